@@ -195,17 +195,17 @@ def _guarded(row: Row, name: str, body: Callable[[], str | None]) -> bool:
 
 
 def _values(row: Row, op: Op, implementation: Implementation, name: str, args) -> str | None:
-    before = [a.clone() if isinstance(a, Tensor) else a for a in args]
+    before = [a.detach().clone() if isinstance(a, Tensor) else a for a in args]
     with torch.no_grad():
         result = registry.call(op, implementation.name, args)
         truth, reference = verify.oracle(op.reference, args), op.reference(*args)
+    for argument, old, new in zip(op.arguments, before, args):
+        if isinstance(old, Tensor) and not torch.equal(old, new):
+            return f"it changed its input {argument}"
     verdict = verify.judge(result, truth, reference)
     row.worst = max(row.worst, verdict.ratio)
     if not verdict.ok:
         return verdict.reason
-    for argument, old, new in zip(op.arguments, before, args):
-        if isinstance(old, Tensor) and not torch.equal(old, new):
-            return f"it changed its input {argument}"
     if implementation.name == "reference":
         return None
     wrong = _layout(op, args, result)
