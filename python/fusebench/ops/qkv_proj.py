@@ -24,7 +24,8 @@ def reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, length, _ = x.shape
     y = F.linear(norms.apply(x, norm, norm_weight, norm_bias, eps), weight, bias)
-    heads = y.view(batch, length, num_heads + 2 * num_kv_heads, -1).transpose(1, 2)
+    count = num_heads + 2 * num_kv_heads
+    heads = y.view(batch, length, count, weight.shape[0] // count).transpose(1, 2)
     q, k, v = heads.split((num_heads, num_kv_heads, num_kv_heads), 1)
     if cos is not None:
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -89,6 +90,8 @@ def check(
         checks.shape("qkv_proj", name, table, x.shape[1], head_dim // 2)
         if table.dtype != torch.float32:
             raise checks.refuse("qkv_proj", name, f"has dtype {table.dtype}", "torch.float32")
+        if table.requires_grad:
+            raise checks.refuse("qkv_proj", name, "requires a gradient", "a constant table")
         if table.device != x.device:
             raise checks.refuse("qkv_proj", name, f"is on {table.device}", f"{x.device} like x")
 
@@ -104,6 +107,7 @@ OP = add_op(
         backward,
         check,
         packable=("weight",),
+        constants=("cos", "sin"),
     )
 )
 
@@ -126,7 +130,7 @@ def qkv_proj(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """norm(x) @ weight.T + bias, RoPE on q and k, split into heads.
 
-    x: [B, T, C]. weight: [(Hq + 2 Hkv) * D, C], rows of q, then k, then v. bias: one a row.
+    x: [B, T, C]. weight: [(Hq + 2 Hkv) * D, C]: rows of q, then k, then v. bias: one a row.
     num_heads: Hq. num_kv_heads: Hkv, a divisor of Hq (grouped-query attention); Hq where None.
     norm: None, "layernorm" or "rmsnorm" over C, with norm_weight and norm_bias [C] or None.
     cos, sin: float32 [T, D / 2], both or neither; half-split pairing, computed in float32.

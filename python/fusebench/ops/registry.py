@@ -35,6 +35,7 @@ class Op:
         PyTorch; serves every implementation that has no backward of its own.
     check: raises ValueError for arguments that no implementation may be given.
     packable: the weights that an implementation may keep in a layout of its own for inference.
+    constants: floating-point tensors that have no gradient.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Op:
     backward: Callable[..., tuple[Tensor | None, ...]]
     check: Callable[..., None]
     packable: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
     arguments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
