@@ -13,13 +13,15 @@ from .norm import norm_apply, norm_backward, norm_begin, norm_end, norm_prologue
 
 @triton.jit
 def linear_epilogue(
-    acc, rows, tile_n, M, N, out_ptr, out_stride, bias_ptr, residual_ptr, residual_stride,
-    BLOCK_N: tl.constexpr,
+    acc, rows, tile_n, M, N, out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr,
+    residual_stride, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Store acc + bias + residual, added in float32 and rounded once."""
+    """Store acc * scale + bias + residual, computed in float32 and rounded once."""
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = (rows[:, None] < M) & (cols[None, :] < N)
     at = rows.to(tl.int64)[:, None]
+    if scale_ptr is not None:
+        acc *= tl.load(scale_ptr)
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
     if residual_ptr is not None:
@@ -31,8 +33,8 @@ def linear_epilogue(
 
 @triton.jit
 def linear_kernel(
-    a_ptr, a_stride, b_ptr, b_stride, out_ptr, out_stride, bias_ptr, residual_ptr, residual_stride,
-    mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr, M, N, K,
+    a_ptr, a_stride, b_ptr, b_stride, out_ptr, out_stride, scale_ptr, bias_ptr,
+    residual_ptr, residual_stride, mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr, M, N, K,
     NORM: tl.constexpr, EPS: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -41,20 +43,21 @@ def linear_kernel(
         a_ptr, a_stride, b_ptr, b_stride, M, N, K,
         norm_begin, norm_apply, norm_end,
         (mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr, NORM, EPS),
-        linear_epilogue, (out_ptr, out_stride, bias_ptr, residual_ptr, residual_stride, BLOCK_N),
+        linear_epilogue,
+        (out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr, residual_stride, BLOCK_N),
         A_T, B_T, None, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, TMA, PRECISION,
     )  # fmt: skip
 
 
 def product(
-    a, b, *, a_t=False, b_t=False, out=None, out_dtype=None, bias=None, residual=None,
+    a, b, *, a_t=False, b_t=False, out=None, out_dtype=None, scale=None, bias=None, residual=None,
     prologue=(None, None, None), norm_weight=None, norm_bias=None, eps=0.0,
 ):  # fmt: skip
-    """norm(A) @ B.T + bias + residual for matrices with unit last stride.
+    """norm(A) @ B.T * scale + bias + residual for matrices with unit last stride.
 
     A is `a` [M, K], or its transpose with a_t; B is `b` [N, K], or its transpose with b_t.
-    `prologue` is what `norm_prologue` returned. `out` may be `residual` itself: each element is
-    read and then written by the same thread.
+    `prologue` is what `norm_prologue` returned. `scale` is a float32 tensor of one element. `out`
+    may be `residual` itself: each element is read and then written by the same thread.
     """
     k, m = a.shape if a_t else a.shape[::-1]
     n = b.shape[1] if b_t else b.shape[0]
@@ -67,7 +70,7 @@ def product(
     mean, rstd, kind = prologue
     launch(linear_kernel)[(config.programs(device),)](
         a, a.stride(0), b, b.stride(0), out, out.stride(0),
-        bias, residual, 0 if residual is None else residual.stride(0),
+        scale, bias, residual, 0 if residual is None else residual.stride(0),
         mean, rstd, norm_weight, norm_bias, m, n, k,
         NORM=kind, EPS=eps, A_T=a_t, B_T=b_t, PRECISION=precision(a.dtype), **config.kwargs(),
     )  # fmt: skip

@@ -11,24 +11,12 @@ import torch
 import triton
 import triton.language as tl
 
+from .attention import LN2, LOG2E, block_d, head_class, head_rows, load_head, load_rows
 from .configs import row
 from .launch import describable, launch, precision, target
+from .sdpa_backward import sdpa_backward
 
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
-
-
-@triton.jit
-def load_rows(ptr, desc, stride, first, n, D, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
-              TMA: tl.constexpr):  # fmt: skip
-    """Rows [first, first + BLOCK) of one head's matrix [n, D], zero outside of it."""
-    if TMA:
-        return desc.load([first, 0])
-    rows = first + tl.arange(0, BLOCK)
-    cols = tl.arange(0, BLOCK_D)
-    mask = (rows[:, None] < n) & (cols[None, :] < D)
-    return tl.load(ptr + rows.to(tl.int64)[:, None] * stride + cols[None, :], mask=mask, other=0.0)
-
+__all__ = ["sdpa", "sdpa_backward", "sdpa_saving"]
 
 @triton.jit
 def attend(
@@ -91,7 +79,7 @@ def sdpa_kernel(
         v_desc = tl.make_tensor_descriptor(v_ptr, [Tk, D], [v_t, 1], [BLOCK_N, BLOCK_D])
     first = block * BLOCK_M
     queries = first + tl.arange(0, BLOCK_M)
-    q = load_rows(q_ptr, q_ptr, q_t, first, Tq, D, BLOCK_M, BLOCK_D, False)
+    q = load_head(q_ptr, q_t, first, Tq, D, BLOCK_M, BLOCK_D)
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -193,21 +181,6 @@ def combine_kernel(
     t = index % Tq
     at = ((b * Tq + t) * Hq + h) * D + cols
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=cols < D)
-
-
-def head_rows(x):
-    """x [B, H, T, D] with unit last stride."""
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
-def head_class(d: int) -> str:
-    """The size class of a head: its dimension, rounded up to what a tile holds."""
-    return f"d{max(64, triton.next_power_of_2(d))}"
-
-
-def block_d(d: int) -> int:
-    """A tile's columns for head dimension d: a power of two that tensor cores take."""
-    return max(16, triton.next_power_of_2(d))
 
 
 def _forward(q, k, v, causal, scale, *, saving):

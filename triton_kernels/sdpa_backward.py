@@ -10,18 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from .attention import LOG2E, block_d, head_class, head_rows, load_head
 from .configs import row
 from .launch import launch, precision, target
-from .sdpa import LOG2E, block_d, head_class, head_rows
-
-
-@triton.jit
-def load_head(ptr, stride, first, n, D, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Rows [first, first + BLOCK) of one head's matrix [n, D], zero outside of it."""
-    rows = first + tl.arange(0, BLOCK)
-    cols = tl.arange(0, BLOCK_D)
-    mask = (rows[:, None] < n) & (cols[None, :] < D)
-    return tl.load(ptr + rows.to(tl.int64)[:, None] * stride + cols[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
