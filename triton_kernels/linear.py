@@ -12,12 +12,10 @@ from .norm import norm_apply, norm_backward, norm_begin, norm_end, norm_prologue
 
 
 @triton.jit
-def linear_epilogue(
-    acc, rows, tile_n, M, N, out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr,
-    residual_stride, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+def store_linear(
+    acc, rows, cols, M, N, out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr, residual_stride
+):
     """Store acc * scale + bias + residual, computed in float32 and rounded once."""
-    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = (rows[:, None] < M) & (cols[None, :] < N)
     at = rows.to(tl.int64)[:, None]
     if scale_ptr is not None:
@@ -29,6 +27,31 @@ def linear_epilogue(
         acc += tl.load(residual, mask=mask, other=0.0).to(tl.float32)
     out = out_ptr + at * out_stride + cols[None, :]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def linear_epilogue(
+    acc, rows, tile_n, M, N, out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr,
+    residual_stride, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Store the tile; a wide one in two halves, or its residual would not fit the registers."""
+    first = tile_n * BLOCK_N
+    if BLOCK_N >= 256 and residual_ptr is not None:
+        W: tl.constexpr = BLOCK_N // 2
+        left, right = acc.reshape(BLOCK_M, 2, W).permute(0, 2, 1).split()
+        store_linear(
+            left, rows, first + tl.arange(0, W), M, N,
+            out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr, residual_stride,
+        )  # fmt: skip
+        store_linear(
+            right, rows, first + W + tl.arange(0, W), M, N,
+            out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr, residual_stride,
+        )  # fmt: skip
+    else:
+        store_linear(
+            acc, rows, first + tl.arange(0, BLOCK_N), M, N,
+            out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr, residual_stride,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -44,7 +67,10 @@ def linear_kernel(
         norm_begin, norm_apply, norm_end,
         (mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr, NORM, EPS),
         linear_epilogue,
-        (out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr, residual_stride, BLOCK_N),
+        (
+            out_ptr, out_stride, scale_ptr, bias_ptr, residual_ptr, residual_stride,
+            BLOCK_M, BLOCK_N,
+        ),
         A_T, B_T, None, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, TMA, PRECISION,
     )  # fmt: skip
 

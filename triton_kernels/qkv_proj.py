@@ -24,29 +24,26 @@ def store_heads(out_ptr, values, rows, T, head, i, heads, M, D: tl.constexpr):
 
 
 @triton.jit
-def qkv_epilogue(
-    acc, rows, tile_n, M, N, q_ptr, k_ptr, v_ptr, bias_ptr, cos_ptr, sin_ptr, T,
+def store_pairs(
+    acc, rows, first_pair, M, N, q_ptr, k_ptr, v_ptr, bias_ptr, cos_ptr, sin_ptr, T,
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, ROPE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, G: tl.constexpr,
 ):  # fmt: skip
-    """acc's columns are (group, half, i): x1 and x2 of a rotary pair differ in the half alone."""
+    """Bias, rotate and store columns (group of G, half, i): a pair is x1 and x2 of one rotation."""
     P: tl.constexpr = D // 2
-    # Whole heads where they fit a tile, else consecutive pairs: as `gemm` orders "heads".
-    WHOLE: tl.constexpr = (P & (P - 1)) == 0 and BLOCK_N % D == 0
-    G: tl.constexpr = BLOCK_N // D if WHOLE else 1
     W: tl.constexpr = BLOCK_N // 2
     x1, x2 = acc.reshape(BLOCK_M, G, 2, W // G).permute(0, 1, 3, 2).split()
     x1 = x1.reshape(BLOCK_M, W)
     x2 = x2.reshape(BLOCK_M, W)
-    pair = tile_n * W + tl.arange(0, W)
+    pair = first_pair + tl.arange(0, W)
     head = pair // P
     i = pair % P
     if bias_ptr is not None:
         inside = pair < N // 2
         x1 += tl.load(bias_ptr + head * D + i, mask=inside, other=0.0).to(tl.float32)[None, :]
         x2 += tl.load(bias_ptr + head * D + P + i, mask=inside, other=0.0).to(tl.float32)[None, :]
-    first = tile_n * W // P
-    last = (tile_n * W + W - 1) // P
+    first = first_pair // P
+    last = (first_pair + W - 1) // P
     if first < HQ + HKV:
         if ROPE:
             rotated = (rows[:, None] < M) & (head[None, :] < HQ + HKV)
@@ -65,6 +62,35 @@ def qkv_epilogue(
     if last >= HQ + HKV:
         store_heads(v_ptr, x1, rows, T, head - (HQ + HKV), i, HKV, M, D)
         store_heads(v_ptr, x2, rows, T, head - (HQ + HKV), P + i, HKV, M, D)
+
+
+@triton.jit
+def qkv_epilogue(
+    acc, rows, tile_n, M, N, q_ptr, k_ptr, v_ptr, bias_ptr, cos_ptr, sin_ptr, T,
+    HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, ROPE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Store the tile, ordered as `gemm` orders "heads"; a wide one in two halves, for registers."""
+    # Whole heads where they fit a tile, else consecutive pairs.
+    WHOLE: tl.constexpr = (D & (D - 1)) == 0 and BLOCK_N % D == 0
+    first = tile_n * (BLOCK_N // 2)
+    if WHOLE and BLOCK_N >= 256 and BLOCK_N > D:
+        H: tl.constexpr = BLOCK_N // 2
+        left, right = acc.reshape(BLOCK_M, 2, H).permute(0, 2, 1).split()
+        store_pairs(
+            left, rows, first, M, N, q_ptr, k_ptr, v_ptr, bias_ptr, cos_ptr, sin_ptr, T,
+            HQ, HKV, D, ROPE, BLOCK_M, H, H // D,
+        )  # fmt: skip
+        store_pairs(
+            right, rows, first + H // 2, M, N, q_ptr, k_ptr, v_ptr, bias_ptr, cos_ptr, sin_ptr, T,
+            HQ, HKV, D, ROPE, BLOCK_M, H, H // D,
+        )  # fmt: skip
+    else:
+        G: tl.constexpr = BLOCK_N // D if WHOLE else 1
+        store_pairs(
+            acc, rows, first, M, N, q_ptr, k_ptr, v_ptr, bias_ptr, cos_ptr, sin_ptr, T,
+            HQ, HKV, D, ROPE, BLOCK_M, BLOCK_N, G,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -139,7 +165,7 @@ def _forward(
     # A descriptor reads whole heads; other head sizes gather their pairs through pointers.
     config = gemm_config("qkv_proj", device, x.dtype, m, tma=describable(x2, weight))
     if config.block_n % d:
-        config = gemm_config("qkv_proj", device, x.dtype, m, tma=False)
+        config = gemm_config("qkv_proj", device, x.dtype, m, tma=False, size="gathered")
     cos, sin = (None, None) if cos is None else (cos.contiguous(), sin.contiguous())
     launch(qkv_kernel)[(config.programs(device),)](
         x2, x2.stride(0), weight, weight.stride(0), q, k, v, bias, cos, sin,

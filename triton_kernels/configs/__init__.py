@@ -79,9 +79,14 @@ def rows_class(m: int) -> str:
     return "short" if m <= 512 else "long"
 
 
-def gemm_config(name: str, device, dtype: torch.dtype, m: int, *, tma: bool) -> Config:
-    """The table's configuration, with TMA where the row asks for it and the operands allow it."""
-    config = dict(row(name, device.arch, dtype, rows_class(m)))
+def gemm_config(
+    name: str, device, dtype: torch.dtype, m: int, *, tma: bool, size: str | None = None
+) -> Config:
+    """The table's configuration, with TMA where the row asks for it and the operands allow it.
+
+    size: another size class than that of m rows.
+    """
+    config = dict(row(name, device.arch, dtype, size or rows_class(m)))
     config["tma"] = config.get("tma", False) and tma
     return Config(**config)
 
