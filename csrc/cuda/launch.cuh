@@ -2,7 +2,7 @@
 // The buffers a kernel touches are declared with the launch; the simulator holds it to them.
 #pragma once
 #include <cstddef>
-#include <initializer_list>
+#include <vector>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -77,7 +77,7 @@ inline int device_arch() {
 inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
 template <class... P, class... A>
-void launch(void (*kernel)(P...), const LaunchConfig& c, std::initializer_list<Buffer>,
+void launch(void (*kernel)(P...), const LaunchConfig& c, const std::vector<Buffer>&,
             A&&... args) {
   static_assert(sizeof...(P) == sizeof...(A), "launch: the kernel takes another number of arguments");
   if (c.smem_bytes > 48 << 10)
@@ -127,7 +127,7 @@ inline int device_arch() { return sim::options().arch; }
 inline int multiprocessors() { return sim::options().multiprocessors; }
 
 template <class... P, class... A>
-void launch(void (*kernel)(P...), const LaunchConfig& c, std::initializer_list<Buffer> buffers,
+void launch(void (*kernel)(P...), const LaunchConfig& c, const std::vector<Buffer>& buffers,
             A&&... args) {
   static_assert(sizeof...(P) == sizeof...(A), "launch: the kernel takes another number of arguments");
   std::tuple<std::decay_t<P>...> values(std::forward<A>(args)...);
