@@ -2,11 +2,11 @@
 // The buffers a kernel touches are declared with the launch; the simulator holds it to them.
 #pragma once
 #include <cstddef>
-#include <vector>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "ptx.cuh"
 
@@ -77,9 +77,9 @@ inline int device_arch() {
 inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
 template <class... P, class... A>
-void launch(void (*kernel)(P...), const LaunchConfig& c, const std::vector<Buffer>&,
-            A&&... args) {
-  static_assert(sizeof...(P) == sizeof...(A), "launch: the kernel takes another number of arguments");
+void launch(void (*kernel)(P...), const LaunchConfig& c, const std::vector<Buffer>&, A&&... args) {
+  static_assert(sizeof...(P) == sizeof...(A),
+                "launch: the kernel takes another number of arguments");
   if (c.smem_bytes > 48 << 10)
     check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, c.smem_bytes),
@@ -129,13 +129,15 @@ inline int multiprocessors() { return sim::options().multiprocessors; }
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& c, const std::vector<Buffer>& buffers,
             A&&... args) {
-  static_assert(sizeof...(P) == sizeof...(A), "launch: the kernel takes another number of arguments");
+  static_assert(sizeof...(P) == sizeof...(A),
+                "launch: the kernel takes another number of arguments");
   std::tuple<std::decay_t<P>...> values(std::forward<A>(args)...);
   sim::Launch l;
   l.kernel = c.kernel, l.described = describe(c);
   l.grid = c.grid, l.threads = c.threads, l.smem_bytes = c.smem_bytes;
   for (const Buffer& b : buffers)
-    if (b.bytes) l.buffers.push_back({b.data, b.bytes, b.access != Access::kRead, b.access == Access::kWrite});
+    if (b.bytes)
+      l.buffers.push_back({b.data, b.bytes, b.access != Access::kRead, b.access == Access::kWrite});
   sim::run(l, [&] { std::apply(kernel, values); });
 }
 
@@ -143,7 +145,8 @@ template <class T>
 tensor_map make_tensor_map(const T* base, const TensorMapShape& s) {
   static_assert(sizeof(T) == 2, "tensor maps of 16-bit elements only");
   tensor_map m{};
-  m.base = reinterpret_cast<uint16_t*>(const_cast<T*>(base)), m.rank = s.rank, m.swizzle = s.swizzle;
+  m.base = reinterpret_cast<uint16_t*>(const_cast<T*>(base)), m.rank = s.rank,
+  m.swizzle = s.swizzle;
   for (int i = 0; i < 4; i++) m.dims[i] = i < s.rank ? s.dims[i] : 1;
   for (int i = 0; i < 4; i++) m.box[i] = i < s.rank ? s.box[i] : 1;
   for (int i = 0; i < 3; i++) m.strides[i] = i + 1 < s.rank ? s.strides[i] : 0;

@@ -30,6 +30,9 @@ using smem_t = uint32_t;  // byte address in the shared window of the block
 #define NO_UNROLL _Pragma("unroll 1")
 // Names a barrier in the simulator's reports.
 #define SIM_LABEL(addr, name, index) ((void)0)
+// For wrappers made of wrappers: hands the caller's line on in the simulator, is nothing here.
+#define CALLER
+#define PASS_CALLER
 
 namespace fusebench {
 using bf16 = __nv_bfloat16;
@@ -49,9 +52,12 @@ DEV float to_float(bf16 v) { return __bfloat162float(v); }
 DEV float to_float(fp16 v) { return __half2float(v); }
 template <class T>
 DEV T from_float(float v) {
-  if constexpr (std::is_same<T, bf16>::value) return __float2bfloat16_rn(v);
-  else if constexpr (std::is_same<T, fp16>::value) return __float2half_rn(v);
-  else return v;
+  if constexpr (std::is_same<T, bf16>::value)
+    return __float2bfloat16_rn(v);
+  else if constexpr (std::is_same<T, fp16>::value)
+    return __float2half_rn(v);
+  else
+    return v;
 }
 // Two 16-bit values in one register, the first in the low half.
 template <class T>
@@ -155,6 +161,9 @@ DEV void sts128(smem_t a, uint4 v) {
                : "memory");
 }
 
+DEV float ldsf(smem_t a) { return bits_to_float(lds32(a)); }
+DEV void stsf(smem_t a, float v) { sts32(a, float_to_bits(v)); }
+
 // --------------------------------------------------------------------- asynchronous 16 bytes ---
 // Copies the first `bytes` (0..16) of *src and fills the rest with zero; src is not read at 0.
 DEV void cp_async16(smem_t dst, const void* src, int bytes = 16) {
@@ -243,17 +252,17 @@ DEV void named_barrier_arrive(int id, int n) {
 
 namespace fusebench {
 // A value that is the same in all lanes, told to the compiler.
-DEV int warp_uniform(int v) { return shfl(v, 0); }
+DEV int warp_uniform(int v CALLER) { return shfl(v, 0 PASS_CALLER); }
 DEV int lane_id() { return static_cast<int>(threadIdx.x) % 32; }
 DEV int warp_id() { return warp_uniform(static_cast<int>(threadIdx.x) / 32); }
-DEV float warp_sum(float v) {
+DEV float warp_sum(float v CALLER) {
   UNROLL
-  for (int m = 16; m; m /= 2) v += shfl_xor(v, m);
+  for (int m = 16; m; m /= 2) v += shfl_xor(v, m PASS_CALLER);
   return v;
 }
-DEV float warp_max(float v) {
+DEV float warp_max(float v CALLER) {
   UNROLL
-  for (int m = 16; m; m /= 2) v = fmaxf(v, shfl_xor(v, m));
+  for (int m = 16; m; m /= 2) v = fmaxf(v, shfl_xor(v, m PASS_CALLER));
   return v;
 }
 template <class T>
@@ -268,10 +277,8 @@ template <class T>
 HOST_DEV constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
-DEV float ldsf(smem_t a) { return bits_to_float(lds32(a)); }
-DEV void stsf(smem_t a, float v) { sts32(a, float_to_bits(v)); }
-DEV void mbar_wait(smem_t bar, uint32_t parity) {
-  while (!mbar_try_wait(bar, parity)) {
+DEV void mbar_wait(smem_t bar, uint32_t parity CALLER) {
+  while (!mbar_try_wait(bar, parity PASS_CALLER)) {
   }
 }
 // Address of byte (row, col) in a tile of 128-byte rows on a 1024-byte boundary with the 128-byte

@@ -35,12 +35,13 @@ DEV void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// ------------------------------------------------- tensor-map copies; x is contiguous, then y.. ---
+// ------------------------------------------------- tensor-map copies; x is contiguous, then y..
+// ---
 DEV void tma_prefetch(const tensor_map* m) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory");
 }
-#define FUSEBENCH_TMA_LOAD(rank, coords)                                                        \
-  "cp.async.bulk.tensor." rank                                                                  \
+#define FUSEBENCH_TMA_LOAD(rank, coords) \
+  "cp.async.bulk.tensor." rank           \
   ".shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {" coords "}], [%2];"
 DEV void tma_load_2d(smem_t dst, const tensor_map* m, smem_t bar, int x, int y) {
   asm volatile(FUSEBENCH_TMA_LOAD("2d", "%3, %4")::"r"(dst), "l"(m), "r"(bar), "r"(x), "r"(y)
@@ -134,29 +135,29 @@ DEV void wgmma_rs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int sca
   "%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,"  \
   "%125,%126,%127"
 // o0..o5: the numbers of the operands that follow the accumulator's n / 2.
-#define WGMMA_ONE(type, name, n, tr, o0, o1, o2, o3, o4, o5)                                     \
-  template <>                                                                                    \
-  DEV void wgmma_ss<type, n, tr>(float(&d)[n / 2], uint64_t a, uint64_t b, int scale_d) {        \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #o2                                        \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." name "." name           \
-                 " {" LIST_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, " #tr ";\n}"                  \
-                 : REGS_##n                                                                      \
-                 : "l"(a), "l"(b), "r"(scale_d));                                                \
-  }                                                                                              \
-  template <>                                                                                    \
-  DEV void wgmma_rs<type, n, tr>(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b,            \
-                                 int scale_d) {                                                  \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #o5                                        \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." name "." name           \
-                 " {" LIST_##n "}, {%" #o0 ",%" #o1 ",%" #o2 ",%" #o3 "}, %" #o4                 \
-                 ", p, 1, 1, " #tr ";\n}"                                                        \
-                 : REGS_##n                                                                      \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale_d));            \
+#define WGMMA_ONE(type, name, n, tr, o0, o1, o2, o3, o4, o5)                                       \
+  template <>                                                                                      \
+  DEV void wgmma_ss<type, n, tr>(float (&d)[n / 2], uint64_t a, uint64_t b, int scale_d) {         \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #o2                                          \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." name "." name             \
+                 " {" LIST_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, " #tr ";\n}"                    \
+                 : REGS_##n                                                                        \
+                 : "l"(a), "l"(b), "r"(scale_d));                                                  \
+  }                                                                                                \
+  template <>                                                                                      \
+  DEV void wgmma_rs<type, n, tr>(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b,            \
+                                 int scale_d) {                                                    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #o5                                          \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." name "." name             \
+                 " {" LIST_##n "}, {%" #o0 ",%" #o1 ",%" #o2 ",%" #o3 "}, %" #o4 ", p, 1, 1, " #tr \
+                               ";\n}"                                                              \
+                 : REGS_##n                                                                        \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale_d));              \
   }
-#define WGMMA(n, ...)                           \
-  WGMMA_ONE(bf16, "bf16", n, 0, __VA_ARGS__)    \
-  WGMMA_ONE(bf16, "bf16", n, 1, __VA_ARGS__)    \
-  WGMMA_ONE(fp16, "f16", n, 0, __VA_ARGS__)     \
+#define WGMMA(n, ...)                        \
+  WGMMA_ONE(bf16, "bf16", n, 0, __VA_ARGS__) \
+  WGMMA_ONE(bf16, "bf16", n, 1, __VA_ARGS__) \
+  WGMMA_ONE(fp16, "f16", n, 0, __VA_ARGS__)  \
   WGMMA_ONE(fp16, "f16", n, 1, __VA_ARGS__)
 WGMMA(32, 16, 17, 18, 19, 20, 21)
 WGMMA(64, 32, 33, 34, 35, 36, 37)
