@@ -1,0 +1,1 @@
+"""The questions fusebench answers, one file each."""

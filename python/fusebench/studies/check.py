@@ -1,0 +1,305 @@
+"""`fusebench check`: is every implementation right, and a good citizen of torch.compile?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusebench.bench import verify
+from fusebench.ops import checks, registry
+from fusebench.ops.registry import Implementation, Op
+from fusebench.studies.cases import GRID, Case
+
+# Dynamo and AOTAutograd trace, but nothing is compiled: what is checked is the tracing.
+BACKEND = "aot_eager"
+# Without this a change of an op's tags or fakes would be hidden by a cached graph.
+os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+
+
+@dataclass
+class Row:
+    """What one implementation of one op did in one dtype.
+
+    cases, refused: calls made, and calls it says it does not take. worst: the largest
+    error / budget (at most 1 passes). failures: one line each.
+    gradients, opcheck, fullgraph, dynamic: "pass", "fail", or "-" where there is nothing to check.
+    """
+
+    op: str
+    impl: str
+    dtype: str
+    device: str
+    backward: str
+    cases: int = 0
+    refused: int = 0
+    worst: float = 0.0
+    gradients: str = "-"
+    opcheck: str = "-"
+    fullgraph: str = "-"
+    dynamic: str = "-"
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+
+@dataclass
+class CheckResult:
+    """The rows of a check, and what could not be checked here, with the reason."""
+
+    rows: list[Row]
+    skipped: list[dict[str, str]]
+
+    @property
+    def ok(self) -> bool:
+        return all(row.ok for row in self.rows)
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        rows = [{**asdict(row), "ok": row.ok} for row in self.rows]
+        text = json.dumps({"schema": 1, "rows": rows, "skipped": self.skipped}, indent=2)
+        if path is not None:
+            Path(path).write_text(text + "\n")
+        return text
+
+
+def check(
+    op: str | None = None,
+    impl: str | None = None,
+    device: str | None = None,
+    *,
+    dtype: str | None = None,
+    progress: Callable[[Row], None] = lambda row: None,
+) -> CheckResult:
+    """Verify implementations over the grid of `fusebench.studies.cases`.
+
+    op, impl, device ("cpu" or "cuda"), dtype: check only these; all that can run here where None.
+    progress: called with every finished row.
+    Values and gradients are judged against float64 (`fusebench.bench.verify`), layouts against
+    the fake; inputs must stay unchanged; the torch op must pass torch.library.opcheck and trace
+    with fullgraph=True and dynamic=True, forward and backward.
+    Raises ValueError for a name that is not known, or an implementation asked for by name that
+    cannot run here.
+    """
+    rows, skipped = [], []
+    for implementation in select(op, impl):
+        reason = implementation.unavailable() or _wrong_device(implementation, device)
+        if reason:
+            skipped.append({"op": implementation.op, "impl": implementation.name, "reason": reason})
+            continue
+        for each in implementation.dtypes:
+            name = str(each).removeprefix("torch.")
+            if dtype not in (None, name) or each == torch.float64:
+                continue
+            row = _check(implementation, each, device or _device(implementation))
+            rows.append(row)
+            progress(row)
+    if not rows and skipped and impl is not None:
+        raise ValueError(f"check: {impl!r} cannot run here: {skipped[0]['reason']}")
+    if not rows:
+        raise checks.refuse(
+            "check", "the selection", "is empty", "an op, impl and dtype that exist"
+        )
+    return CheckResult(rows, skipped)
+
+
+def select(op: str | None, impl: str | None) -> list[Implementation]:
+    """The registered implementations by op and name; ValueError for a name not known."""
+    if op is not None:
+        registry.get_op(op)
+    known = {i.name for i in registry.IMPLEMENTATIONS.values() if op in (None, i.op)}
+    if impl is not None and impl not in known:
+        raise checks.unknown("implementation", impl, known, op or "")
+    return [
+        i
+        for i in registry.IMPLEMENTATIONS.values()
+        if op in (None, i.op) and impl in (None, i.name)
+    ]
+
+
+def _device(implementation: Implementation) -> str:
+    if "cuda" in implementation.devices and torch.cuda.is_available():
+        return "cuda"
+    return "cpu"
+
+
+def _wrong_device(implementation: Implementation, device: str | None) -> str | None:
+    wanted = device or _device(implementation)
+    if wanted not in implementation.devices:
+        return f"runs on {' or '.join(implementation.devices)}, not on {wanted}"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        return "no CUDA GPU here"
+    return None
+
+
+def _check(implementation: Implementation, dtype: torch.dtype, device: str) -> Row:
+    op = registry.get_op(implementation.op)
+    row = Row(
+        op.name, implementation.name, str(dtype).removeprefix("torch."), device,
+        implementation.backward,
+    )  # fmt: skip
+    run = partial(_run, op, implementation.name)
+    differentiable: list[Case] = []
+    for case in GRID[op.name](dtype, device):
+        args = case.make()
+        if implementation.supports is not None and implementation.supports(*args):
+            row.refused += 1
+            continue
+        row.cases += 1
+        _guarded(row, case.name, partial(_values, row, op, implementation, case.name, args))
+        if case.gradients:
+            differentiable.append(case)
+    if not differentiable:
+        return row
+    row.gradients = _all(
+        _guarded(row, f"gradients, {c.name}", partial(_gradients, row, op, run, c))
+        for c in differentiable
+    )
+    if implementation.name != "reference":
+        row.opcheck = _all(
+            _guarded(row, f"opcheck, {c.name}", partial(_opcheck, implementation, c.make()))
+            for c in differentiable[:2]
+        )
+    first = differentiable[0]
+    row.fullgraph = _all([_guarded(row, "fullgraph=True", partial(_traced, row, op, run, first))])
+    row.dynamic = _all([_guarded(row, "dynamic=True", partial(_dynamic, op, run, first))])
+    return row
+
+
+def _run(op: Op, impl: str, *args: Any) -> Any:
+    return registry.call(op, impl, args)
+
+
+def _all(outcomes: Iterator[bool] | list[bool]) -> str:
+    return "pass" if all(list(outcomes)) else "fail"
+
+
+def _guarded(row: Row, name: str, body: Callable[[], str | None]) -> bool:
+    """Run one check; an exception is a failure with its reason, never a pass."""
+    try:
+        reason = body()
+    except Exception as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = f"raised {type(error).__name__}: {first_line}"
+    if reason:
+        row.failures.append(f"{name}: {reason}")
+    return reason is None
+
+
+def _values(row: Row, op: Op, implementation: Implementation, name: str, args) -> str | None:
+    before = [a.clone() if isinstance(a, Tensor) else a for a in args]
+    with torch.no_grad():
+        result = registry.call(op, implementation.name, args)
+        truth, reference = verify.oracle(op.reference, args), op.reference(*args)
+    verdict = verify.judge(result, truth, reference)
+    row.worst = max(row.worst, verdict.ratio)
+    if not verdict.ok:
+        return verdict.reason
+    for argument, old, new in zip(op.arguments, before, args):
+        if isinstance(old, Tensor) and not torch.equal(old, new):
+            return f"it changed its input {argument}"
+    if implementation.name == "reference":
+        return None
+    wrong = _layout(op, args, result)
+    if wrong or implementation.pack is None or implementation.packed_call is None:
+        return wrong
+    weights = dict(zip(op.arguments, args))
+    packed = [implementation.pack(w, weights[w]) for w in op.packable]
+    verdict = verify.judge(implementation.packed_call(*args, *packed), truth, reference)
+    row.worst = max(row.worst, verdict.ratio)
+    return None if verdict.ok else f"with packed weights: {verdict.reason}"
+
+
+def _layout(op: Op, args, result) -> str | None:
+    """Whether strides are the fake's, which is what compiled code relies on."""
+    fakes = op.fake(*(a.to("meta") if isinstance(a, Tensor) else a for a in args))
+    pairs = zip(_tuple(fakes), _tuple(result))
+    for fake, real in pairs:
+        if real.numel() and _strides(fake) != _strides(real):
+            return f"strides are {real.stride()}, expected {fake.stride()}"
+    return None
+
+
+def _strides(x: Tensor) -> tuple[int, ...]:
+    return tuple(stride for size, stride in zip(x.shape, x.stride()) if size != 1)
+
+
+def _tuple(value: Any) -> tuple:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _backward(
+    op: Op, function: Callable[..., Any], args, double: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Outputs, and gradients of a seeded sum of them with respect to every argument."""
+    values = verify.to_float64(tuple(args)) if double else args
+    leaves = [
+        v.detach().clone().requires_grad_()
+        if isinstance(v, Tensor) and v.is_floating_point() and name not in op.constants
+        else v
+        for name, v in zip(op.arguments, values)
+    ]
+    wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+    with torch.enable_grad():
+        outputs = _tuple(function(*leaves))
+        generator = torch.Generator().manual_seed(1)
+        total = sum(
+            (o * torch.randn(o.shape, generator=generator).to(args_dtype(args)).to(o)).sum()
+            for o in outputs
+        )
+        return (*outputs, *torch.autograd.grad(total, wanted, allow_unused=True))
+
+
+def args_dtype(args) -> torch.dtype:
+    """The dtype a call computes in: that of its first floating-point tensor."""
+    return next(a.dtype for a in args if isinstance(a, Tensor) and a.is_floating_point())
+
+
+def _judged_gradients(row: Row, op: Op, function: Callable[..., Any], case: Case, **size):
+    args = case.make(**size)
+    result = _backward(op, function, args)
+    truth = _backward(op, op.reference, args, double=True)
+    reference = _backward(op, op.reference, args)
+    verdict = verify.judge(result, truth, reference)
+    row.worst = max(row.worst, verdict.ratio)
+    return None if verdict.ok else verdict.reason
+
+
+def _gradients(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | None:
+    return _judged_gradients(row, op, run, case)
+
+
+def _opcheck(implementation: Implementation, args) -> None:
+    # The gradient does not live in the torch op, so autograd registration is not its business.
+    torch.library.opcheck(
+        implementation.call,
+        tuple(args),
+        test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
+    )
+
+
+def _traced(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | None:
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, backend=BACKEND)
+    return _judged_gradients(row, op, compiled, case)
+
+
+def _dynamic(op: Op, run: Callable[..., Any], case: Case) -> str | None:
+    """One graph must serve two lengths, forward and backward."""
+    torch._dynamo.reset()
+    throwaway = Row("", "", "", "", "")
+    compiled = torch.compile(run, fullgraph=True, dynamic=True, backend=BACKEND)
+    with torch.compiler.set_stance("default"):
+        wrong = _judged_gradients(throwaway, op, compiled, case, length=11)
+    if wrong:
+        return wrong
+    with torch.compiler.set_stance("fail_on_recompile"):
+        return _judged_gradients(throwaway, op, compiled, case, length=23)

@@ -1,0 +1,173 @@
+"""The PLAN@MODE grammar: which implementation each site uses, and how the model is compiled.
+
+VARIANT = PLAN @ MODE                 cpp@default, sdpa=cuda,swiglu_ffn=triton-norm@eager
+PLAN    = CHOICE | SITE=CHOICE, …     one choice for every site, or the rest is reference
+CHOICE  = IMPLEMENTATION[-PART…]      -norm, -rope or -residual: left outside the op
+MODE    = eager | default | reduce-overhead | max-autotune | max-autotune-no-cudagraphs
+          [+freezing] [+dynamic]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fusebench.ops import checks, registry
+
+SITES = {
+    "embedding": "embedding",
+    "qkv_proj": "qkv_proj",
+    "sdpa": "sdpa",
+    "out_proj": "linear",
+    "swiglu_ffn": "swiglu_ffn",
+    "lm_head": "linear",
+    "loss": "linear_cross_entropy",
+}
+PARTS = {
+    "qkv_proj": ("norm", "rope"),
+    "out_proj": ("residual",),
+    "swiglu_ffn": ("norm", "residual"),
+    "lm_head": ("norm",),
+}
+MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+SUFFIXES = ("freezing", "dynamic")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one site uses: an implementation, and the parts of the fusion left outside the op."""
+
+    impl: str = "reference"
+    outside: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return "-".join((self.impl, *sorted(self.outside)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A choice for every site. `text` is how the user wrote it."""
+
+    sites: Mapping[str, Choice] = field(default_factory=dict)
+    text: str = "reference"
+
+    def __getitem__(self, site: str) -> Choice:
+        return self.sites.get(site, Choice())
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def implementations(self) -> list[registry.Implementation]:
+        """What the plan uses besides the reference, without repeats."""
+        used = {(SITES[s], c.impl): None for s, c in self.sites.items() if c.impl != "reference"}
+        return [registry.get(op, impl) for op, impl in used]
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """Read PLAN; ValueError with the nearest valid name for a site, part or implementation.
+
+        One choice for every site (`cpp`) applies where that implementation exists, and leaves
+        the other sites `reference`; parts then apply to the sites that have them.
+        """
+        text = text.strip()
+        if not text:
+            raise checks.refuse("plan", "the text", "is empty", "IMPLEMENTATION or SITE=CHOICE,…")
+        if "=" not in text:
+            return cls(_everywhere(text), text)
+        sites: dict[str, Choice] = {}
+        for item in text.split(","):
+            site, equals, choice = (part.strip() for part in item.partition("="))
+            if not equals:
+                raise checks.refuse("plan", f"{item!r}", "has no '='", "SITE=IMPLEMENTATION")
+            if site not in SITES:
+                raise checks.unknown("site", site, SITES, "plan")
+            if site in sites:
+                raise checks.refuse("plan", site, "is given twice", "one choice a site")
+            sites[site] = _choice(site, choice)
+        return cls(sites, text)
+
+
+def _choice(site: str, text: str) -> Choice:
+    impl, *parts = text.split("-")
+    registry.get(SITES[site], impl)
+    for part in parts:
+        if part not in PARTS.get(site, ()):
+            raise checks.unknown("part", part, PARTS.get(site, ("(none)",)), site)
+    return Choice(impl, frozenset(parts))
+
+
+def _everywhere(text: str) -> dict[str, Choice]:
+    impl, *parts = text.split("-")
+    serves = {s: impl in registry.names(op) for s, op in SITES.items()}
+    if not any(serves.values()):
+        known = {i.name for i in registry.IMPLEMENTATIONS.values()}
+        raise checks.unknown("implementation", impl, known, "plan")
+    all_parts = {p for site in PARTS.values() for p in site}
+    for part in parts:
+        if part not in all_parts:
+            raise checks.unknown("part", part, all_parts, "plan")
+    return {
+        site: Choice(impl, frozenset(parts) & frozenset(PARTS.get(site, ())))
+        for site, there in serves.items()
+        if there
+    }
+
+
+@dataclass(frozen=True)
+class Mode:
+    """`eager`, or a torch.compile mode; freezing: weights are constants; dynamic: sizes are not."""
+
+    name: str = "eager"
+    freezing: bool = False
+    dynamic: bool = False
+
+    def __str__(self) -> str:
+        return self.name + "+freezing" * self.freezing + "+dynamic" * self.dynamic
+
+    @property
+    def compiled(self) -> bool:
+        return self.name != "eager"
+
+    @classmethod
+    def parse(cls, text: str) -> Mode:
+        """Read MODE; ValueError with the nearest valid name."""
+        name, *suffixes = text.strip().split("+")
+        if name not in MODES:
+            raise checks.unknown("mode", name, MODES)
+        for suffix in suffixes:
+            if suffix not in SUFFIXES:
+                raise checks.unknown("mode suffix", suffix, SUFFIXES)
+        if len(set(suffixes)) != len(suffixes):
+            raise checks.refuse("mode", text, "repeats a suffix", "each suffix once")
+        if name == "eager" and suffixes:
+            raise checks.refuse("mode", f"+{suffixes[0]}", "follows eager", "a compiled mode")
+        return cls(name, "freezing" in suffixes, "dynamic" in suffixes)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One contestant: a plan under a mode."""
+
+    plan: Plan
+    mode: Mode
+
+    def __str__(self) -> str:
+        return f"{self.plan}@{self.mode}"
+
+    @property
+    def inductor(self) -> bool:
+        """Whether this is Inductor's own work: a compiled plan that is all reference."""
+        return self.mode.compiled and not self.plan.implementations()
+
+    @classmethod
+    def parse(cls, text: str) -> Variant:
+        """Read PLAN@MODE; ValueError that names the part that is wrong."""
+        plan, at, mode = text.partition("@")
+        if not at or "@" in mode:
+            raise checks.refuse(
+                "variant", f"{text!r}", "is malformed", "PLAN@MODE, like cpp@default"
+            )
+        return cls(Plan.parse(plan), Mode.parse(mode))
