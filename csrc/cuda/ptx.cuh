@@ -101,6 +101,9 @@ DEV float rsqrt(float x) {
   return y;
 }
 
+// Stops the kernel; the simulator says why.
+DEV void trap(const char*) { __trap(); }
+
 // ----------------------------------------------------------------------------- global memory ---
 // T is 2, 4, 8 or 16 bytes wide and p is aligned to it.
 template <class T>

@@ -88,6 +88,8 @@ DEV float lg2(float x) { return std::log2(x); }
 DEV float rcp(float x) { return 1.f / x; }
 DEV float rsqrt(float x) { return 1.f / std::sqrt(x); }
 
+DEV void trap(const char* what, PLACE) { sim::at(place), sim::fail("trap: %s", what); }
+
 // ----------------------------------------------------------------------------- memory access ---
 template <class T>
 DEV T ldg(const T* p, PLACE) {
