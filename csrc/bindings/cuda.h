@@ -106,7 +106,7 @@ class CudaCall {
   Tensor operand(const char* name, const Tensor& t, const std::vector<int64_t>& shape,
                  ScalarType dtype) const {
     check(name, t, dtype);
-    require(shape_of(t) == shape, name, "shape " + shape_text(shape_of(t)), shape_text(shape));
+    check_shape(name, t, shape);
     return contiguous(t);
   }
   MaybeTensor operand(const char* name, const MaybeTensor& t,
@@ -122,6 +122,9 @@ class CudaCall {
             dtype_name(dtype));
     require(t.is_cuda() == first_.is_cuda() && t.get_device_index() == first_.get_device_index(),
             name, "a tensor on another device", "the device of the first operand");
+  }
+  void check_shape(const char* name, const Tensor& t, const std::vector<int64_t>& shape) const {
+    require(shape_of(t) == shape, name, "shape " + shape_text(shape_of(t)), shape_text(shape));
   }
   void check_rank(const char* name, const Tensor& t, int64_t rank, const char* meaning) const {
     require(t.dim() == rank, name, "shape " + shape_text(shape_of(t)), meaning);

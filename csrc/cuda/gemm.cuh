@@ -8,6 +8,7 @@
 #include "launch.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
+#include "tiles.cuh"
 
 namespace fusebench::cuda {
 // Output columns come in pairs of 8-column chunks, `half` apart, which one thread holds together:
@@ -48,13 +49,6 @@ struct Tile {
 using LargeTile = Tile<128, 128, 32, 2, 2, 4, 2>;
 // Enough blocks for small problems, long k steps for few barriers.
 using SmallTile = Tile<64, 64, 64, 4, 1, 4, 3>;
-
-// Address of the 16-byte chunk of a row, permuted so that ldmatrix's 8 rows hit 8 banks groups.
-template <int ROW_BYTES>
-DEV smem_t chunk_address(smem_t tile, int row, int chunk) {
-  const int key = ROW_BYTES % 128 == 0 ? row & 7 : row >> 1 & 3;
-  return tile + static_cast<smem_t>(row * ROW_BYTES + (chunk ^ key) * 16);
-}
 
 // ---------------------------------------------------------------------------------- prologues ---
 struct NoPrologue {
@@ -207,19 +201,19 @@ gemm_kernel(GemmProblem<T> g, bool aligned, int tiles_m, int tiles_n, Prologue p
     const int ahead = step + Tile::STAGES - 1;
     if (ahead < steps) loader.load(stage_of(ahead), ahead * Tile::BK);
     cp_async_commit();
-    const smem_t a_tile = stage_of(step), w_tile = a_tile + Tile::BM * Tile::ROW_BYTES;
+    const smem_t a_lane = rows_lane<Tile::ROW_BYTES>(stage_of(step)),
+                 w_lane =
+                     columns_lane<Tile::ROW_BYTES>(stage_of(step) + Tile::BM * Tile::ROW_BYTES);
     UNROLL
     for (int kk = 0; kk < Tile::BK / 8; kk += 2) {
       uint32_t a[Tile::MI][4];
       UNROLL
       for (int i = 0; i < Tile::MI; i++)
-        ldmatrix_x4(a[i], chunk_address<Tile::ROW_BYTES>(a_tile, warp_m + i * 16 + lane % 16,
-                                                         kk + lane / 16));
+        ldmatrix_x4(a[i], step_to<Tile::ROW_BYTES>(a_lane, warp_m + i * 16, kk));
       UNROLL
       for (int j = 0; j < 8; j += 2) {
         uint32_t b[4];
-        ldmatrix_x4(b, chunk_address<Tile::ROW_BYTES>(
-                           w_tile, warp_n + (j + lane / 16) * 8 + lane % 8, kk + lane / 8 % 2));
+        ldmatrix_x4(b, step_to<Tile::ROW_BYTES>(w_lane, warp_n + j * 8, kk));
         UNROLL
         for (int i = 0; i < Tile::MI; i++) {
           mma_m16n8k16<T>(acc[i][j], a[i], b[0], b[1]);
@@ -292,14 +286,5 @@ void norm_gemm(const char* name, const GemmProblem<T>& g, const Norm& norm, Epil
   const bool aligned = is_aligned16(weight) && is_aligned16(bias);
   gemm(name, g, NormPrologue<T>{stats, weight, bias, aligned}, epilogue, std::move(buffers),
        stream);
-}
-
-// Calls f with a value of the operand type.
-template <class F>
-void dispatch(DType dtype, F f) {
-  if (dtype == DType::kBFloat16)
-    f(bf16());
-  else
-    f(fp16());
 }
 }  // namespace fusebench::cuda

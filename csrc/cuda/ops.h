@@ -67,11 +67,12 @@ struct SdpaArgs {
   float scale;
   // Split-KV: partial results of `splits` slices of the keys. Null when splits is 1.
   int splits;
-  float* partial_out;  // [splits, b, hq, tq, d]
+  float* partial_out;  // [splits, b, hq, tq, sdpa_partial_stride(d)]
   float* partial_lse;  // [splits, b, hq, tq]
 };
 // How many slices of the keys keep the GPU busy for this problem.
 int sdpa_splits(int batch, int heads, int kv_heads, int q_tokens, int k_tokens);
+int sdpa_partial_stride(int head_dim);
 
 struct SdpaBackwardArgs {
   SdpaArgs forward;  // out and lse as the forward left them

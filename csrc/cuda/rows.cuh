@@ -90,4 +90,13 @@ void row_stats(const T* x, int rows, int columns, const Norm& norm, void* stream
          {reads(x, int64_t{rows} * columns), writes(stats, rows)}, x, stats, rows, columns,
          norm.kind == NormKind::kLayerNorm, norm.eps, is_aligned16(x) && columns % 8 == 0);
 }
+
+// Calls f with a value of the operand type.
+template <class F>
+void dispatch(DType dtype, F f) {
+  if (dtype == DType::kBFloat16)
+    f(bf16());
+  else
+    f(fp16());
+}
 }  // namespace fusebench::cuda

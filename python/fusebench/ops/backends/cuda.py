@@ -10,7 +10,7 @@ from fusebench.ops.backends.cpp import _C, _MISSING
 from fusebench.ops.registry import Implementation, define, get_op, register
 
 SIMULATED = os.environ.get("FUSEBENCH_SIMULATE") == "1"
-OPS = ("swiglu_ffn",)
+OPS = ("embedding", "qkv_proj", "sdpa", "linear", "swiglu_ffn")
 
 _SIM_MISSING: str | None = None
 if SIMULATED:
