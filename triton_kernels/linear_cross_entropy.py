@@ -140,10 +140,12 @@ def dlogits_kernel(
     )  # fmt: skip
 
 
-def _config(x, weight):
+def _config(x, weight, softcap):
+    # tanh needs registers that a wide tile does not leave.
     return gemm_config(
-        "linear_cross_entropy", target(x), x.dtype, x.shape[0], tma=describable(x, weight)
-    )
+        "linear_cross_entropy", target(x), x.dtype, x.shape[0], tma=describable(x, weight),
+        size=None if softcap is None else "softcap",
+    )  # fmt: skip
 
 
 def linear_cross_entropy_saving(x, weight, targets, ignore_index, softcap):
@@ -154,7 +156,7 @@ def linear_cross_entropy_saving(x, weight, targets, ignore_index, softcap):
     if m == 0:
         return x.new_zeros((), dtype=torch.float32), lse
     loss, logit = torch.empty_like(lse), torch.empty_like(lse)
-    config = _config(x, weight)
+    config = _config(x, weight, softcap)
     tiles = triton.cdiv(v, config.block_n)
     maximum, total = (x.new_empty((m, tiles), dtype=torch.float32) for _ in range(2))
     launch(loss_kernel)[(config.programs(target(x)),)](
@@ -185,7 +187,7 @@ def linear_cross_entropy_backward(grad, x, weight, targets, ignore_index, softca
     if m == 0:
         return dx.to(x.dtype).view(shape), dweight
     scale = (grad / _count(targets, ignore_index)).reshape(1)
-    device, config = target(x), _config(x, weight)
+    device, config = target(x), _config(x, weight, softcap)
     # Whole tiles, and rows that a descriptor can address.
     chunk = max(256, triton.cdiv(triton.cdiv(v, CHUNKS), 128) * 128)
     dlogits = x.new_empty((m, min(chunk, triton.cdiv(v, 128) * 128)))

@@ -165,7 +165,9 @@ def swiglu_ffn_backward(
     hidden = dy.new_empty((m, f))
     if m:
         device = target(dy)
-        config = gemm_config("linear", device, dy.dtype, m, tma=describable(dy2, w_down))
+        config = gemm_config(
+            "swiglu_ffn", device, dy.dtype, m, tma=describable(dy2, w_down), size="backward"
+        )
         launch(swiglu_backward_kernel)[(config.programs(device),)](
             dy2, dy2.stride(0), w_down, w_down.stride(0), gate_up, dgate_up, hidden, m, f, c,
             PRECISION=precision(dy.dtype), **config.kwargs(),
