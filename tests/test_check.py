@@ -110,16 +110,16 @@ def registered(monkeypatch):
 def test_a_right_implementation_passes_everything(registered):
     result = check("linear", registered(right))
     (row,) = result.rows
-    assert result.ok and row.failures == []
-    assert row.cases > 30 and row.worst <= 1
-    assert {row.gradients, row.opcheck, row.fullgraph, row.dynamic} == {"pass"}
+    assert not result.failed and row["failures"] == []
+    assert row["cases"] > 30 and row["worst"] <= 1
+    assert {row[n] for n in ("gradients", "opcheck", "fullgraph", "dynamic")} == {"pass"}
 
 
 @pytest.mark.parametrize("function", WRONG, ids=lambda f: f.__name__)
 def test_a_wrong_implementation_is_noticed(registered, function):
     result = check("linear", registered(function))
-    assert not result.ok
-    assert any(WRONG[function] in failure for failure in result.rows[0].failures), result.rows
+    assert result.failed
+    assert any(WRONG[function] in failure for failure in result.rows[0]["failures"]), result.rows
 
 
 def test_a_wrong_gradient_is_noticed(registered):
@@ -129,8 +129,8 @@ def test_a_wrong_gradient_is_noticed(registered):
         return tuple(found)
 
     (row,) = check("linear", registered(right, backward=backward)).rows
-    assert row.gradients == row.fullgraph == row.dynamic == "fail"
-    assert any(f.startswith("gradients") for f in row.failures)
+    assert row["gradients"] == row["fullgraph"] == row["dynamic"] == "fail"
+    assert any(f.startswith("gradients") for f in row["failures"])
 
 
 def test_an_implementation_for_one_length_fails_dynamic_only(registered):
@@ -139,7 +139,7 @@ def test_an_implementation_for_one_length_fails_dynamic_only(registered):
         return right(x, *rest)
 
     (row,) = check("linear", registered(fixed)).rows
-    assert row.dynamic == "fail" and row.fullgraph == "pass"
+    assert row["dynamic"] == "fail" and row["fullgraph"] == "pass"
 
 
 def test_what_it_refuses_is_counted_and_not_failed(registered):
@@ -147,18 +147,18 @@ def test_what_it_refuses_is_counted_and_not_failed(registered):
         return "norm is not served" if args[4] else None
 
     (row,) = check("linear", registered(right, supports=no_norm)).rows
-    assert row.refused > 10 and row.cases > 5 and row.failures == []
+    assert row["refused"] > 10 and row["cases"] > 5 and row["failures"] == []
 
 
 def test_the_reference_passes():
-    assert check("embedding", "reference", dtype="float32").ok
+    assert not check("embedding", "reference", dtype="float32").failed
 
 
 def test_results_as_json(registered, tmp_path):
     file = tmp_path / "check.json"
     check("linear", registered(imprecise)).to_json(file)
     (row,) = json.loads(file.read_text())["rows"]
-    assert row["ok"] is False and row["failures"] and row["op"] == "linear"
+    assert row["failure"] and row["failures"] and row["op"] == "linear"
 
 
 def test_names_that_are_not_known():

@@ -24,18 +24,18 @@ struct RowMajorEpilogue {
   T* out;
   int n;
   bool aligned;
-  int column = 0, count_a = 0, count_b = 0;
+  int first = 0, second = 0, count_a = 0, count_b = 0;
   PairBias<T> bias_values = {};
 
   DEV void columns(int pair, const ColumnPairs& pairs) {
-    column = pairs.first(pair);
-    count_a = min_of(8, n - column), count_b = max_of(0, min_of(8, n - column - 8));
-    bias_values.load(bias, column, column + 8, count_a, count_b, aligned);
+    first = pairs.first(pair), second = first + pairs.half;
+    count_a = max_of(0, min_of(8, n - first)), count_b = max_of(0, min_of(8, n - second));
+    bias_values.load(bias, first, second, count_a, count_b, aligned);
   }
   DEV void store(int row, const float (&a)[8], const float (&b)[8]) const {
-    const int64_t at = static_cast<int64_t>(row) * n + column;
-    store_chunk(at, count_a, a, bias_values.a);
-    if (count_b > 0) store_chunk(at + 8, count_b, b, bias_values.b);
+    const int64_t at = static_cast<int64_t>(row) * n;
+    store_chunk(at + first, count_a, a, bias_values.a);
+    store_chunk(at + second, count_b, b, bias_values.b);
   }
   DEV void store_chunk(int64_t at, int count, const float (&v)[8], const float (&bias8)[8]) const {
     float r[8] = {};

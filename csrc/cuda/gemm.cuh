@@ -12,8 +12,9 @@
 
 namespace fusebench::cuda {
 // Output columns come in pairs of 8-column chunks, `half` apart, which one thread holds together:
-// the partners of a rotation (span = head_dim), gate and up (span = 2 F), or plain neighbours
-// (span = 16). Chunk columns at or past the end of their half do not exist.
+// the partners of a rotation (span = head_dim), gate and up (span = 2 F), or, where columns have no
+// partner, any two (span = 64: the lanes of a quad then store 64 bytes in a row). Chunk columns at
+// or past the end of their half do not exist.
 struct ColumnPairs {
   int span, half, per_span, total;
 

@@ -7,7 +7,7 @@ namespace {
 template <class T>
 void run(const LinearArgs& p, void* stream) {
   const GemmProblem<T> g{static_cast<const T*>(p.x), static_cast<const T*>(p.weight), p.m, p.n, p.k,
-                         ColumnPairs::of(p.n, 16)};
+                         ColumnPairs::of(p.n, 64)};
   const auto *bias = static_cast<const T*>(p.bias), *residual = static_cast<const T*>(p.residual);
   auto* out = static_cast<T*>(p.out);
   const bool aligned =
