@@ -1,0 +1,1 @@
+"""Looking inside: captured graphs, generated kernels, and what compiled kernels need."""
