@@ -195,6 +195,62 @@ DEV float quad_max(float v) {
   return fmaxf(v, shfl_xor(v, 2));
 }
 
+// Accumulators of 8-column tiles in one row of registers: column 8 j + lane % 4 * 2 + e of row
+// lane / 4 + 8 h is value 4 j + 2 h + e.
+template <int N>
+DEV float (&flat(float (&v)[N][4])) [N * 4] { return reinterpret_cast<float (&)[N * 4]>(v); }
+
+// The online softmax of one of the two rows a lane holds a part of: h is 0 or 1.
+struct OnlineSoftmax {
+  float top = -INFINITY;  // greatest score so far
+  float sum = 0.f;        // this lane's part of the sum of exp(score - top)
+
+  // Turns scores into probabilities relative to the new greatest score. Returns the factor for
+  // what was summed before.
+  template <int N>
+  DEV float step(float (&scores)[N], int h, float scale_log2) {
+    float greatest = top;
+    UNROLL
+    for (int i = h * 2; i < N; i += 4) greatest = fmaxf(greatest, fmaxf(scores[i], scores[i + 1]));
+    greatest = quad_max(greatest);
+    // A row that has seen no key yet keeps a finite base, so that exp2 gives 0 and not NaN.
+    const float base = greatest == -INFINITY ? 0.f : greatest * scale_log2;
+    const float rescale = ex2(top * scale_log2 - base);
+    top = greatest;
+    float part = 0.f;
+    UNROLL
+    for (int i = h * 2; i < N; i += 4) {
+      UNROLL
+      for (int e = 0; e < 2; e++) {
+        scores[i + e] = ex2(fmaf(scores[i + e], scale_log2, -base));
+        part += scores[i + e];
+      }
+    }
+    sum = sum * rescale + part;
+    return rescale;
+  }
+  // The sum over all lanes of the row.
+  DEV float total() const { return quad_sum(sum); }
+  // Natural logarithm of the sum of exp(score), -inf for a row that has seen no key.
+  DEV float lse(float total, float scale) const { return top * scale + kLn2 * lg2(total); }
+};
+// Hides the keys of a tile behind `visible`, which counts from the tile's first key.
+template <int N>
+DEV void hide_keys(float (&scores)[N], int h, int visible) {
+  const int mine = visible - lane_id() % 4 * 2;
+  UNROLL
+  for (int i = h * 2; i < N; i += 4) {
+    UNROLL
+    for (int e = 0; e < 2; e++)
+      if (i / 4 * 8 + e > mine) scores[i + e] = -INFINITY;
+  }
+}
+template <int N>
+DEV void multiply_row(float (&values)[N], int h, float factor) {
+  UNROLL
+  for (int i = h * 2; i < N; i += 4) values[i] *= factor, values[i + 1] *= factor;
+}
+
 // Calls f with the padded head dimension as a constant: 64, 96 or 128.
 template <class F>
 void dispatch_head_dim(int head_dim, F f) {
