@@ -78,7 +78,7 @@ FAULTS = {
     "hopper28": "setmaxnreg_inc<32>, but the warp has 248 registers",
     "hopper29": f"race: (TMA store reads|shared store overwrites) .*({UNORDERED}|in flight)",
     "hopper30": r"exits with full\[0\] inside phase 1: .* bytes missing 64",
-    "hopper31": "TMA load: 2 bytes at offset 8000 of buffer 0 are out of bounds",
+    "hopper31": "TMA load: 128 bytes at offset 7936 of buffer 0 are out of bounds",
     "registers": "the warps ask for 66560 registers",
     "endless": "still running after 100000 steps",
     "bad_map": "tensor map: stride 0 is 120 bytes, not a multiple of 16",
