@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../csrc/cuda/launch.cuh"
+#include "cuda/launch.cuh"  // -I csrc, or a mutated copy of it
 
 namespace fusebench::test {
 // An array that kernels can reach, and the host too.
@@ -82,7 +82,8 @@ inline int main_of(int argc, char** argv) {
     sim::options().seed = std::strtoull(s, nullptr, 10);
   if (const char* s = std::getenv("FUSEBENCH_SIMULATE_TIMING"))
     sim::options().timing = static_cast<sim::Timing>(std::atoi(s));
-  sim::options().arch = 90, sim::options().max_steps = 100000;
+  sim::options().arch = 90;
+  if (!sim::options().max_steps) sim::options().max_steps = 100000;
 #endif
   const std::string command = argc > 1 ? argv[1] : "run";
   int failed = 0;

@@ -8,11 +8,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CXX = os.environ.get("CXX", "c++")
-FLAGS = ["-std=c++17", "-O1", "-fno-strict-aliasing", "-Wno-unknown-pragmas"]
+FLAGS = ["-std=c++17", "-O1", "-fno-strict-aliasing", "-Wno-unknown-pragmas", f"-I{ROOT}/csrc"]
 
 
 def compile_cxx(*args: object) -> None:
-    done = subprocess.run([CXX, *FLAGS, *map(str, args)], capture_output=True, text=True)
+    done = subprocess.run([CXX, *map(str, args), *FLAGS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
