@@ -70,6 +70,30 @@ struct AttentionShape {
   int64_t lse_size() const { return int64_t{batch} * heads * q_tokens; }
 };
 
+// The order in which an attention launch starts its blocks: those of as many heads at once as keep
+// what they stream in the L2, the longest of them first, then those of the next heads.
+struct BlockOrder {
+  int heads, blocks, heads_at_once;  // heads: of all batches; blocks: of one head
+
+  static BlockOrder of(int heads, int blocks, int64_t streamed_bytes_per_head) {
+    constexpr int64_t kShareOfL2 = 16 << 20;
+    const int64_t fit = kShareOfL2 / max_of(streamed_bytes_per_head, int64_t{1});
+    return {heads, blocks, static_cast<int>(max_of(int64_t{1}, min_of(fit, int64_t{heads})))};
+  }
+  dim3 grid(int splits = 1) const {
+    return dim3(static_cast<unsigned>(heads * blocks), static_cast<unsigned>(splits));
+  }
+  struct Place {
+    int head, block;
+  };
+  DEV Place of_block() const {
+    const int index = static_cast<int>(blockIdx.x), per_group = heads_at_once * blocks;
+    const int first_head = index / per_group * heads_at_once;
+    const int group_heads = min_of(heads_at_once, heads - first_head);
+    return {first_head + index % per_group % group_heads, index % per_group / group_heads};
+  }
+};
+
 // Starts the copy of a tile; row_address(r) is where row r lies, or null for a row of zeros.
 // Columns from head_dim to DP are zeros.
 template <int ROWS, int DP, int THREADS, class T, class RowAddress>

@@ -35,18 +35,18 @@ struct Forward {
 
 template <class T, class Tile>
 KERNEL(Tile::THREADS, 1)
-sdpa_kernel(Forward<T> p) {
+sdpa_kernel(Forward<T> p, BlockOrder order) {
   constexpr int DP = Tile::DP, MI = Tile::MI, KEYS = Tile::KEYS, NT = KEYS / 8;
   const AttentionShape& shape = p.shape;
-  const int batch = static_cast<int>(blockIdx.x) / shape.kv_heads;
-  const int kv_head = static_cast<int>(blockIdx.x) % shape.kv_heads;
+  const BlockOrder::Place place = order.of_block();
+  const int batch = place.head / shape.kv_heads, kv_head = place.head % shape.kv_heads;
   // The last rows see the most keys under a causal mask: they start first.
-  const int row0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tile::ROWS;
+  const int row0 = (order.blocks - 1 - place.block) * Tile::ROWS;
   const int last_row = min_of(row0 + Tile::ROWS, shape.q_rows) - 1;
 
   const int tiles = ceil_div(shape.last_key(last_row) + 1, KEYS);
   const int per_split = ceil_div(ceil_div(shape.k_tokens, KEYS), p.splits);
-  const int first_tile = static_cast<int>(blockIdx.z) * per_split;
+  const int first_tile = static_cast<int>(blockIdx.y) * per_split;
   const int end_tile = min_of(tiles, first_tile + per_split);
   // Tiles before this one are seen whole by every row of the block.
   const int first_masked = (shape.last_key(row0) + 1) / KEYS;
@@ -105,7 +105,7 @@ sdpa_kernel(Forward<T> p) {
   }
 
   const int64_t partial_row0 =
-      (static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x) * shape.q_rows;
+      (static_cast<int64_t>(blockIdx.y) * order.heads + place.head) * shape.q_rows;
   UNROLL
   for (int i = 0; i < MI; i++) {
     UNROLL
@@ -172,19 +172,19 @@ template <class T, class Tile>
 void run(const Forward<T>& p, void* stream) {
   const AttentionShape& s = p.shape;
   const int64_t partial_rows = int64_t{p.splits} * s.batch * s.kv_heads * s.q_rows;
-  const dim3 grid(static_cast<unsigned>(s.batch * s.kv_heads),
-                  static_cast<unsigned>(ceil_div(s.q_rows, Tile::ROWS)),
-                  static_cast<unsigned>(p.splits));
+  const BlockOrder order = BlockOrder::of(s.batch * s.kv_heads, ceil_div(s.q_rows, Tile::ROWS),
+                                          int64_t{4} * s.k_tokens * s.head_dim);
   const Buffer q = reads(p.q.data, p.q.extent(s.batch, s.heads, s.q_tokens, s.head_dim)),
                k = reads(p.k.data, p.k.extent(s.batch, s.kv_heads, s.k_tokens, s.head_dim)),
                v = reads(p.v.data, p.v.extent(s.batch, s.kv_heads, s.k_tokens, s.head_dim)),
                out = writes(p.out.data, p.out.extent(s.batch, s.heads, s.q_tokens, s.head_dim)),
                lse = writes(p.lse, s.lse_size());
-  const LaunchConfig config{"sdpa", grid, Tile::THREADS, Tile::SMEM_BYTES, stream};
-  if (p.splits == 1) return launch(sdpa_kernel<T, Tile>, config, {q, k, v, out, lse}, p);
+  const LaunchConfig config{"sdpa", order.grid(p.splits), Tile::THREADS, Tile::SMEM_BYTES, stream};
+  if (p.splits == 1) return launch(sdpa_kernel<T, Tile>, config, {q, k, v, out, lse}, p, order);
   const int64_t partial_size = partial_rows * p.partial_stride;
   launch(sdpa_kernel<T, Tile>, config,
-         {q, k, v, writes(p.partial_out, partial_size), writes(p.partial_lse, partial_rows)}, p);
+         {q, k, v, writes(p.partial_out, partial_size), writes(p.partial_lse, partial_rows)}, p,
+         order);
   const dim3 combine_grid(
       static_cast<unsigned>(ceil_div(partial_rows / p.splits, int64_t{kCombineRows})));
   launch(sdpa_combine_kernel<T>, {"sdpa_combine", combine_grid, 32 * kCombineRows, 0, stream},

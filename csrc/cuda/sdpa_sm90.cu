@@ -77,7 +77,7 @@ template <class T, class Tile>
 KERNEL(Tile::THREADS, 1)
 sdpa_sm90_kernel(GRID_CONSTANT tensor_map q_map, GRID_CONSTANT tensor_map k_map,
                  GRID_CONSTANT tensor_map v_map, GRID_CONSTANT tensor_map out_map,
-                 AttentionShape shape, int heads_per_kv_head, float* lse) {
+                 AttentionShape shape, BlockOrder order, int heads_per_kv_head, float* lse) {
   if constexpr (kHasSm90a) {
     constexpr int D = Tile::D, KEYS = Tile::KEYS, PANELS = Tile::PANELS;
     // Swizzled tiles start on 1024-byte boundaries.
@@ -86,10 +86,10 @@ sdpa_sm90_kernel(GRID_CONSTANT tensor_map q_map, GRID_CONSTANT tensor_map k_map,
     const smem_t q_full = barriers;
     using Barriers = RingBarriers<Tile::STAGES>;
     const Barriers k_ring{barriers + 8}, v_ring{barriers + 8 + 16 * Tile::STAGES};
-    const int batch = static_cast<int>(blockIdx.x) / shape.heads;
-    const int head = static_cast<int>(blockIdx.x) % shape.heads;
+    const BlockOrder::Place place = order.of_block();
+    const int batch = place.head / shape.heads, head = place.head % shape.heads;
     // The last queries see the most keys under a causal mask: they start first.
-    const int row0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tile::ROWS;
+    const int row0 = (order.blocks - 1 - place.block) * Tile::ROWS;
     const int last_row = min_of(row0 + Tile::ROWS, shape.q_tokens) - 1;
     const int tiles = ceil_div(shape.last_key(last_row) + 1, KEYS);
     const int group = warp_id() / 4;
@@ -253,9 +253,11 @@ void run(const SdpaArgs& a, void* stream) {
   SdpaArgs one_row_per_query = a;
   one_row_per_query.kv_heads = a.heads;
   const AttentionShape s(one_row_per_query);
-  const dim3 grid(static_cast<unsigned>(a.batch * a.heads),
-                  static_cast<unsigned>(ceil_div(a.q_tokens, Tile::ROWS)));
-  launch(sdpa_sm90_kernel<T, Tile>, {"sdpa_sm90", grid, Tile::THREADS, Tile::SMEM_BYTES, stream},
+  const BlockOrder order =
+      BlockOrder::of(a.batch * a.heads, ceil_div(a.q_tokens, Tile::ROWS),
+                     int64_t{4} * a.k_tokens * a.head_dim / (a.heads / a.kv_heads));
+  launch(sdpa_sm90_kernel<T, Tile>,
+         {"sdpa_sm90", order.grid(), Tile::THREADS, Tile::SMEM_BYTES, stream},
          {reads(q.data, q.extent(a.batch, a.heads, a.q_tokens, a.head_dim)),
           reads(k.data, k.extent(a.batch, a.kv_heads, a.k_tokens, a.head_dim)),
           reads(v.data, v.extent(a.batch, a.kv_heads, a.k_tokens, a.head_dim)),
@@ -264,8 +266,8 @@ void run(const SdpaArgs& a, void* stream) {
          heads_map(q, a.batch, a.heads, a.q_tokens, a.head_dim, Tile::ROWS),
          heads_map(k, a.batch, a.kv_heads, a.k_tokens, a.head_dim, Tile::KEYS),
          heads_map(v, a.batch, a.kv_heads, a.k_tokens, a.head_dim, Tile::KEYS),
-         heads_map(out, a.batch, a.heads, a.q_tokens, a.head_dim, 64), s, a.heads / a.kv_heads,
-         a.lse);
+         heads_map(out, a.batch, a.heads, a.q_tokens, a.head_dim, 64), s, order,
+         a.heads / a.kv_heads, a.lse);
 }
 
 bool has_tensor_map(const HeadsView& v) {  // 16-byte aligned, and no stride of 0
