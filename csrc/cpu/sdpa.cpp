@@ -1,0 +1,208 @@
+// sdpa: scaled dot product attention with GQA. Many queries go through packed keys and values in
+// blocks; a few (a decode step) read them as they are, the keys split over the threads.
+#include "attention.h"
+#include "ops.h"
+
+namespace fusebench {
+namespace FUSEBENCH_ISA {
+
+namespace {
+
+template <class T>
+struct Heads {
+  const SdpaArgs& args;
+  const T* q(int64_t b, int64_t h, int64_t t) const { return at(args.q, args.q_stride, b, h, t); }
+  const T* k(int64_t b, int64_t h, int64_t t) const { return at(args.k, args.k_stride, b, h, t); }
+  const T* v(int64_t b, int64_t h, int64_t t) const { return at(args.v, args.v_stride, b, h, t); }
+  T* out(int64_t b, int64_t h, int64_t t) const {
+    return static_cast<T*>(args.out) + ((b * args.q_len + t) * args.num_heads + h) * args.head_dim;
+  }
+  static const T* at(const void* p, const int64_t (&stride)[3], int64_t b, int64_t h, int64_t t) {
+    return static_cast<const T*>(p) + b * stride[0] + h * stride[1] + t * stride[2];
+  }
+};
+
+template <class T>
+int workers_for(const SdpaArgs& args, const Parallel& parallel) {
+  constexpr double kWorthAThread = 10000;  // cycles
+  const double pairs = double(args.batch) * double(args.num_heads) * double(args.q_len) *
+                       double(args.kv_len) * (args.causal && args.q_len > 1 ? 0.6 : 1.0);
+  const double softmax = pairs * 12 / kW;
+  const double compute = 2 * pairs * double(args.head_dim) / kMacsPerCycle<T>;
+  const double threads = (softmax + compute) / kWorthAThread;
+  return threads < 2 ? 1 : int(min_of<double>(parallel.threads, threads));
+}
+
+template <class T>
+void run_blocks(const SdpaArgs& args, const Parallel& parallel) {
+  using P = Operand<T>;
+  using Block = AttentionBlock<T>;
+  const Heads<T> heads{args};
+  const int64_t d = args.head_dim, kv_heads = args.batch * args.num_kv_heads;
+  const int workers = workers_for<T>(args, parallel);
+  constexpr int64_t kPackKeys = 256;
+  const int64_t packs = ceil_div(args.kv_len, kPackKeys);
+  const int64_t blocks = ceil_div(args.q_len, Block::kRows);
+  const int64_t all_heads = args.batch * args.num_heads;
+
+  const int64_t k_size = PackedHead<T>::k_size(d, args.kv_len);
+  const int64_t v_size = PackedHead<T>::v_size(d, args.kv_len);
+  Layout layout;
+  const size_t k_at = layout.add(kv_heads * k_size * sizeof(P));
+  const size_t v_at = layout.add(kv_heads * v_size * sizeof(P));
+  const size_t scratch_at = layout.bytes;
+  const size_t scratch_bytes = round_up<size_t>(Block::scratch_bytes(d), 128);
+  layout.add(workers * scratch_bytes);
+  char* memory = static_cast<char*>(workspace(layout.bytes));
+  const auto packed = [&](int64_t kv_head) {
+    return PackedHead<T>{reinterpret_cast<P*>(memory + k_at) + kv_head * k_size,
+                         reinterpret_cast<P*>(memory + v_at) + kv_head * v_size, d, args.kv_len};
+  };
+
+  const int64_t tasks[] = {kv_heads * packs, all_heads * blocks};
+  run_phases(parallel, workers, tasks, [&](int phase, int64_t task, int worker) {
+    if (phase == 0) {
+      const int64_t head = task / packs, j0 = task % packs * kPackKeys;
+      const int64_t b = head / args.num_kv_heads, h = head % args.num_kv_heads;
+      packed(head).pack(heads.k(b, h, 0), args.k_stride[2], heads.v(b, h, 0), args.v_stride[2], j0,
+                        min_of(j0 + kPackKeys, args.kv_len));
+      return;
+    }
+    // The last blocks see the most keys and come first, so that short ones fill the gaps.
+    const int64_t block = blocks - 1 - task / all_heads, head = task % all_heads;
+    const int64_t b = head / args.num_heads, h = head % args.num_heads;
+    const int64_t kv_head = b * args.num_kv_heads + h / (args.num_heads / args.num_kv_heads);
+    const int64_t t0 = args.q_len * block / blocks, t1 = args.q_len * (block + 1) / blocks;
+    const int64_t limit = args.causal ? t0 + args.kv_len - args.q_len + 1 : args.kv_len;
+    Block(memory + scratch_at + worker * scratch_bytes, d)
+        .run(heads.q(b, h, t0), args.q_stride[2], int(t1 - t0), packed(kv_head), limit, args.scale,
+             heads.out(b, h, t0), args.num_heads * d);
+  });
+}
+
+// out[d] (+)= sum over keys of probs[key] * v[key]
+template <class T>
+void weigh_values(const float* probs, const T* v, int64_t stride, int64_t keys, int64_t d,
+                  float* out) {
+  constexpr int kVectors = 4;
+  int64_t i = 0;
+  for (; i + kVectors * kW <= d; i += kVectors * kW) {
+    Vec acc[kVectors] = {};
+    for (int64_t j = 0; j < keys; j++) {
+#pragma GCC unroll 4
+      for (int x = 0; x < kVectors; x++) acc[x] += load(v + j * stride + i + x * kW) * probs[j];
+    }
+    for (int x = 0; x < kVectors; x++) store(out + i + x * kW, acc[x]);
+  }
+  for (; i < d; i += kW) {
+    Vec acc = {};
+    for (int64_t j = 0; j < keys; j++) acc += load_lanes(v + j * stride, i, d) * probs[j];
+    store_lanes(out, i, d, acc);
+  }
+}
+
+// The queries of one KV head, num_heads / num_kv_heads * q_len rows, share its keys.
+template <class T>
+void run_few(const SdpaArgs& args, const Parallel& parallel) {
+  using P = Operand<T>;
+  const Heads<T> heads{args};
+  const int64_t d = args.head_dim, group = args.num_heads / args.num_kv_heads;
+  const int64_t rows = group * args.q_len, kv_heads = args.batch * args.num_kv_heads;
+  const int workers = workers_for<T>(args, parallel);
+  constexpr int64_t kMinSplit = 128;
+  const int64_t splits =
+      max_of<int64_t>(1, min_of(ceil_div<int64_t>(2 * workers, kv_heads), args.kv_len / kMinSplit));
+  const int64_t keys = ceil_div(args.kv_len, splits), lds = round_up<int64_t>(keys, kW) + kW;
+  const int64_t ldq = LeftOperand<T>::padded_lda(d), part_row = round_up<int64_t>(d, kW) + kW;
+
+  Layout layout;
+  const size_t part_at = layout.add(kv_heads * splits * rows * part_row * sizeof(float));
+  const size_t scratch_at = layout.bytes;
+  const size_t q_bytes = round_up<size_t>(rows * ldq * sizeof(P), 128);
+  const size_t scratch_bytes = round_up<size_t>(q_bytes + rows * lds * sizeof(float), 128);
+  layout.add(workers * scratch_bytes);
+  char* memory = static_cast<char*>(workspace(layout.bytes));
+  // A part of a row: its unnormalised output, then its maximum and its sum.
+  const auto part = [&](int64_t kv_head, int64_t split, int64_t row) {
+    return reinterpret_cast<float*>(memory + part_at) +
+           ((kv_head * splits + split) * rows + row) * part_row;
+  };
+  const int64_t max_at = part_row - 2, sum_at = part_row - 1;
+  const float to_log2 = args.scale * 1.44269504f;
+
+  const int64_t tasks[] = {kv_heads * splits, kv_heads};
+  run_phases(parallel, workers, tasks, [&](int phase, int64_t task, int worker) {
+    const int64_t kv_head = phase == 0 ? task / splits : task;
+    const int64_t b = kv_head / args.num_kv_heads, kv = kv_head % args.num_kv_heads;
+    if (phase == 0) {
+      const int64_t split = task % splits;
+      const int64_t j0 = min_of(split * keys, args.kv_len), j1 = min_of(j0 + keys, args.kv_len);
+      P* q = reinterpret_cast<P*>(memory + scratch_at + worker * scratch_bytes);
+      float* s = reinterpret_cast<float*>(reinterpret_cast<char*>(q) + q_bytes);
+      const Prologue copy{Norm::none, nullptr, nullptr, 0.f};
+      for (int64_t r = 0; r < rows; r++)
+        prepare_row(heads.q(b, kv * group + r / args.q_len, r % args.q_len), d, copy, q + r * ldq);
+      dot_rows(int(rows), q, ldq, heads.k(b, kv, j0), args.k_stride[2], int(j1 - j0), d, s, lds);
+      for (int64_t r = 0; r < rows; r++) {
+        const int64_t last = args.kv_len - args.q_len + r % args.q_len + 1;
+        const int64_t n = max_of<int64_t>(0, (args.causal ? min_of(last, j1) : j1) - j0);
+        float* row = s + r * lds;
+        float* out = part(kv_head, split, r);
+        Vec top = set1(-__builtin_inff());
+        for (int64_t j = 0; j < n; j++) row[j] *= to_log2;
+        for (int64_t j = n; j < round_up<int64_t>(n, kW); j++) row[j] = -__builtin_inff();
+        for (int64_t j = 0; j < n; j += kW) top = max_of(top, load(row + j));
+        const float highest = max_lane(top);
+        Vec total = {};
+        for (int64_t j = 0; j < n; j += kW) {
+          const Vec p = exp2<T>(load(row + j) - highest);
+          total += p;
+          store(row + j, p);
+        }
+        weigh_values(row, heads.v(b, kv, j0), args.v_stride[2], n, d, out);
+        out[max_at] = highest;
+        out[sum_at] = sum(total);
+      }
+      return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+      float highest = part(kv_head, 0, r)[max_at];
+      for (int64_t s = 1; s < splits; s++) highest = max_of(highest, part(kv_head, s, r)[max_at]);
+      float total = 0.f;
+      for (int64_t s = 0; s < splits; s++) {
+        float* p = part(kv_head, s, r);
+        p[max_at] = exp2<float>(set1(p[max_at] - highest))[0];
+        total += p[sum_at] * p[max_at];
+      }
+      T* out = heads.out(b, kv * group + r / args.q_len, r % args.q_len);
+      for (int64_t i = 0; i < d; i += kW) {
+        Vec v = {};
+        for (int64_t s = 0; s < splits; s++) {
+          const float* p = part(kv_head, s, r);
+          v += load_lanes(p, i, d) * (p[max_at] / total);
+        }
+        store_lanes(out, i, d, v);
+      }
+    }
+  });
+}
+
+template <class T>
+void run(const SdpaArgs& args, const Parallel& parallel) {
+  constexpr int64_t kFewRows = 16, kFewQueries = 8;
+  const int64_t rows = args.num_heads / args.num_kv_heads * args.q_len;
+  if (args.q_len == 1 || (args.q_len <= kFewQueries && rows <= kFewRows)) {
+    run_few<T>(args, parallel);
+  } else {
+    run_blocks<T>(args, parallel);
+  }
+}
+
+}  // namespace
+
+void sdpa(DType dtype, const SdpaArgs& args, const Parallel& parallel) {
+  dtype == DType::float32 ? run<float>(args, parallel) : run<bf16>(args, parallel);
+}
+
+}  // namespace FUSEBENCH_ISA
+}  // namespace fusebench

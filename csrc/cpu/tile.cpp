@@ -1,0 +1,378 @@
+// Register tiles, few-row dot products and packing for one instruction set.
+#include "tile.h"
+
+namespace fusebench {
+namespace FUSEBENCH_ISA {
+
+namespace {
+
+// One step along k of a row of the tile: float, or a pair of bf16.
+template <class P>
+struct Step;
+
+template <>
+struct Step<float> {
+  using V = Vec;
+  static FUSEBENCH_INLINE V load(const float* p) { return FUSEBENCH_ISA::load(p); }
+  static FUSEBENCH_INLINE V broadcast(const float* p) { return set1(*p); }
+  static FUSEBENCH_INLINE Vec multiply_add(Vec c, V a, V b) { return c + a * b; }
+};
+
+#if FUSEBENCH_ISA_LEVEL >= 3
+template <>
+struct Step<bf16> {
+  using V = __m512i;
+  static FUSEBENCH_INLINE V load(const bf16* p) { return _mm512_loadu_si512(p); }
+  static FUSEBENCH_INLINE V broadcast(const bf16* p) {
+    int32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    return _mm512_set1_epi32(pair);
+  }
+  static FUSEBENCH_INLINE Vec multiply_add(Vec c, V a, V b) {
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+  }
+};
+#endif
+
+// Out of line: a call per tile costs nothing, and each size gets its own register allocation.
+template <int M, class P>
+__attribute__((noinline)) void fma_tile(const P* a, int64_t lda, const P* b, int64_t k, float* c,
+                                        int64_t ldc, bool accumulate) {
+  using S = Step<P>;
+  constexpr int kStep = kPair<P>;
+  Vec acc[M][kNV];
+#pragma GCC unroll 16
+  for (int r = 0; r < M; r++) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kNV; v++) acc[r][v] = Vec{};
+  }
+  for (int64_t i = 0; i < k; i += kStep, b += kNR * kStep) {
+    typename S::V bv[kNV];
+#pragma GCC unroll 2
+    for (int v = 0; v < kNV; v++) bv[v] = S::load(b + v * kW * kStep);
+#pragma GCC unroll 16
+    for (int r = 0; r < M; r++) {
+      const typename S::V av = S::broadcast(a + r * lda + i);
+#pragma GCC unroll 2
+      for (int v = 0; v < kNV; v++) acc[r][v] = S::multiply_add(acc[r][v], av, bv[v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < M; r++) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kNV; v++) {
+      float* out = c + r * ldc + v * kW;
+      store(out, accumulate ? load(out) + acc[r][v] : acc[r][v]);
+    }
+  }
+}
+
+template <class P, int M = kTileRows>
+FUSEBENCH_INLINE void fma_tile_rows(int m, const P* a, int64_t lda, const P* b, int64_t k, float* c,
+                                    int64_t ldc, bool accumulate) {
+  if constexpr (M > 1) {
+    if (m < M) return fma_tile_rows<P, M - 1>(m, a, lda, b, k, c, ldc, accumulate);
+  }
+  fma_tile<M>(a, lda, b, k, c, ldc, accumulate);
+}
+
+#if FUSEBENCH_ISA_LEVEL >= 4
+// Two by two accumulators (tiles 0 to 3) of 16 x 16, two tiles of a (4, 5) and two of the panel
+// (6, 7). A short block needs another shape, so each thread remembers the one it has.
+thread_local int tile_shape = 0;
+
+void configure(int m) {
+  if (m == tile_shape) return;
+  struct alignas(64) Config {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+  } config;
+  const int top = min_of(m, 16), bottom = m > 16 ? m - 16 : 16;
+  const int rows[8] = {top, top, bottom, bottom, top, bottom, 16, 16};
+  for (int t = 0; t < 8; t++) {
+    config.rows[t] = uint8_t(rows[t]);
+    config.row_bytes[t] = 64;
+  }
+  _tile_loadconfig(&config);
+  tile_shape = m;
+}
+
+void amx_tile(int m, const bf16* a, int64_t lda, const bf16* b, int64_t k, float* c, int64_t ldc,
+              bool accumulate) {
+  configure(m);
+  constexpr int64_t kPanelRow = kNR * 2 * sizeof(bf16);
+  const int64_t a_row = lda * sizeof(bf16), c_row = ldc * sizeof(float);
+  const bf16* a2 = a + 16 * lda;
+  if (m > 16) {
+    if (accumulate) {
+      _tile_loadd(0, c, c_row);
+      _tile_loadd(1, c + 16, c_row);
+      _tile_loadd(2, c + 16 * ldc, c_row);
+      _tile_loadd(3, c + 16 * ldc + 16, c_row);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    for (int64_t i = 0; i < k; i += 32, b += kNR * 32) {
+      _tile_loadd(6, b, kPanelRow);
+      _tile_loadd(4, a + i, a_row);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(5, a2 + i, a_row);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_loadd(7, b + 32, kPanelRow);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, c_row);
+    _tile_stored(1, c + 16, c_row);
+    _tile_stored(2, c + 16 * ldc, c_row);
+    _tile_stored(3, c + 16 * ldc + 16, c_row);
+  } else {
+    if (accumulate) {
+      _tile_loadd(0, c, c_row);
+      _tile_loadd(1, c + 16, c_row);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+    }
+    for (int64_t i = 0; i < k; i += 32, b += kNR * 32) {
+      _tile_loadd(4, a + i, a_row);
+      _tile_loadd(6, b, kPanelRow);
+      _tile_loadd(7, b + 32, kPanelRow);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    _tile_stored(0, c, c_row);
+    _tile_stored(1, c + 16, c_row);
+  }
+}
+#endif
+
+// ---- dot products over unpacked rows ------------------------------------------------------------
+
+// One vector's worth of a dot product of operands P with weights T.
+template <class P, class T>
+struct Dot {
+  static constexpr int kLanes = kW;
+  static FUSEBENCH_INLINE Vec a(const P* p) { return load(p); }
+  static FUSEBENCH_INLINE Vec a(const P* p, int n) { return load(p, n); }
+  static FUSEBENCH_INLINE Vec w(const T* p) { return load(p); }
+  static FUSEBENCH_INLINE Vec w(const T* p, int n) { return load(p, n); }
+  static FUSEBENCH_INLINE Vec multiply_add(Vec c, Vec a, Vec w) { return c + a * w; }
+};
+#if FUSEBENCH_ISA_LEVEL >= 3
+template <>
+struct Dot<bf16, bf16> {
+  static constexpr int kLanes = 2 * kW;
+  static FUSEBENCH_INLINE __m512i a(const bf16* p) { return _mm512_loadu_si512(p); }
+  static FUSEBENCH_INLINE __m512i a(const bf16* p, int n) {
+    return _mm512_maskz_loadu_epi16(__mmask32((1ull << n) - 1), p);
+  }
+  static FUSEBENCH_INLINE __m512i w(const bf16* p) { return a(p); }
+  static FUSEBENCH_INLINE __m512i w(const bf16* p, int n) { return a(p, n); }
+  static FUSEBENCH_INLINE Vec multiply_add(Vec c, __m512i a, __m512i w) {
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)w);
+  }
+};
+#endif
+
+// M rows of a against N rows of w, N streams that are prefetched N rows ahead.
+template <int M, int N, class P, class T>
+FUSEBENCH_INLINE void dot_block(const P* a, int64_t lda, const T* w, int64_t ldw, int64_t k,
+                                float* c, int64_t ldc) {
+  using D = Dot<P, T>;
+  Vec acc[M][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < M; i++) {
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++) acc[i][j] = Vec{};
+  }
+  int64_t x = 0;
+  for (; x + D::kLanes <= k; x += D::kLanes) {
+    decltype(D::a(a)) av[M];
+#pragma GCC unroll 8
+    for (int i = 0; i < M; i++) av[i] = D::a(a + i * lda + x);
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++) {
+      __builtin_prefetch(w + (N + j) * ldw + x, 0, 2);
+      const auto wv = D::w(w + j * ldw + x);
+#pragma GCC unroll 8
+      for (int i = 0; i < M; i++) acc[i][j] = D::multiply_add(acc[i][j], av[i], wv);
+    }
+  }
+  if (x < k) {
+    const int n = int(k - x);
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++) {
+      const auto wv = D::w(w + j * ldw + x, n);
+#pragma GCC unroll 8
+      for (int i = 0; i < M; i++)
+        acc[i][j] = D::multiply_add(acc[i][j], D::a(a + i * lda + x, n), wv);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < M; i++) {
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++) c[i * ldc + j] = sum(acc[i][j]);
+  }
+}
+
+template <int M, class P, class T>
+__attribute__((noinline)) void dot_strip(const P* a, int64_t lda, const T* w, int64_t ldw, int n,
+                                         int64_t k, float* c, int64_t ldc) {
+  // As many accumulators as hide the latency of the dot product, within the register file.
+  constexpr int N = FUSEBENCH_ISA_LEVEL >= 2 ? (M == 1 ? 8 : 4) : (M == 1 ? 4 : 2);
+  int j = 0;
+  for (; j + N <= n; j += N) dot_block<M, N>(a, lda, w + j * ldw, ldw, k, c + j, ldc);
+  for (; j < n; j++) dot_block<M, 1>(a, lda, w + j * ldw, ldw, k, c + j, ldc);
+}
+
+template <class P, class T>
+FUSEBENCH_INLINE void dot_rows_of(int m, const P* a, int64_t lda, const T* w, int64_t ldw, int n,
+                                  int64_t k, float* c, int64_t ldc) {
+  int i = 0;
+  for (; i + 4 <= m; i += 4) dot_strip<4>(a + i * lda, lda, w, ldw, n, k, c + i * ldc, ldc);
+  if (i + 2 <= m) {
+    dot_strip<2>(a + i * lda, lda, w, ldw, n, k, c + i * ldc, ldc);
+    i += 2;
+  }
+  if (i < m) dot_strip<1>(a + i * lda, lda, w, ldw, n, k, c + i * ldc, ldc);
+}
+
+// ---- packing ---------------------------------------------------------------------------------
+
+// kW steps along k of one row, in 32-bit units: floats, or pairs of bf16.
+template <class P, class T>
+FUSEBENCH_INLINE Vec load_steps(const T* p, int64_t n) {
+  if constexpr (sizeof(P) == 4) {
+    return n >= kW ? load(p) : load(p, int(n));
+  } else {
+#if FUSEBENCH_ISA_LEVEL >= 3
+    const __mmask32 mask = n >= 2 * kW ? ~0u : (1u << n) - 1;
+    return (Vec)_mm512_maskz_loadu_epi16(mask, p);
+#endif
+  }
+}
+
+template <class P, class T>
+FUSEBENCH_INLINE void pack_columns_of(const T* w, int64_t ldw, int n, int64_t k, P* panel) {
+  const int64_t steps = round_up<int64_t>(k, kKPad<P>) / kPair<P>;
+  float* out = reinterpret_cast<float*>(panel);
+  for (int64_t s = 0; s < steps; s += kW) {
+    Vec rows[kW];
+    const int64_t k0 = s * kPair<P>;
+    if (n == kW && k0 + kW * kPair<P> <= k) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kW; i++) rows[i] = load_steps<P>(w + i * ldw + k0, kW * kPair<P>);
+    } else {
+      for (int i = 0; i < kW; i++)
+        rows[i] = i < n && k0 < k ? load_steps<P>(w + i * ldw + k0, k - k0) : Vec{};
+    }
+    transpose(rows);
+    const int64_t left = min_of<int64_t>(steps - s, kW);
+    if (left == kW) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kW; i++) store(out + (s + i) * kNR, rows[i]);
+    } else {
+      for (int i = 0; i < left; i++) store(out + (s + i) * kNR, rows[i]);
+    }
+  }
+}
+
+template <class T>
+FUSEBENCH_INLINE void pack_rows_of(const T* w, int64_t ldw, int n, int64_t k, int64_t kp,
+                                   float* panel) {
+  for (int64_t i = 0; i < kp; i++, panel += kNR) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kNV; v++) {
+      const int left = i < k ? n - v * kW : 0;
+      const T* row = w + i * ldw + v * kW;
+      store(panel + v * kW, left >= kW ? load(row) : left > 0 ? load(row, left) : Vec{});
+    }
+  }
+}
+
+#if FUSEBENCH_ISA_LEVEL >= 3
+void pack_row_pairs(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, bf16* panel) {
+  alignas(64) uint16_t low[32], high[32];
+  for (int i = 0; i < 32; i++) {
+    low[i] = uint16_t(i / 2 + i % 2 * 32);
+    high[i] = uint16_t(16 + low[i]);
+  }
+  const __m512i low_index = _mm512_load_si512(low), high_index = _mm512_load_si512(high);
+  const __mmask32 mask = n >= kNR ? ~0u : (1u << n) - 1;
+  for (int64_t i = 0; i < kp; i += 2, panel += 2 * kNR) {
+    const __m512i zero = _mm512_setzero_si512();
+    const __m512i even = i < k ? _mm512_maskz_loadu_epi16(mask, w + i * ldw) : zero;
+    const __m512i odd = i + 1 < k ? _mm512_maskz_loadu_epi16(mask, w + (i + 1) * ldw) : zero;
+    _mm512_storeu_si512(panel, _mm512_permutex2var_epi16(even, low_index, odd));
+    _mm512_storeu_si512(panel + kNR, _mm512_permutex2var_epi16(even, high_index, odd));
+  }
+}
+#endif
+
+}  // namespace
+
+void tile(int m, const float* a, int64_t lda, const float* panel, int64_t k, float* c, int64_t ldc,
+          bool accumulate) {
+  // Sums of many terms are sums of sums: in one chain the rounding errors would outgrow those of
+  // a blocked GEMM.
+  constexpr int64_t kChain = FUSEBENCH_ISA_LEVEL > 0 ? 256 : 64;  // more roundings without FMA
+  for (int64_t i = 0; i < k; i += kChain) {
+    fma_tile_rows(m, a + i, lda, panel + i * kNR, min_of(kChain, k - i), c, ldc,
+                  accumulate || i > 0);
+  }
+}
+
+void dot_rows(int m, const float* a, int64_t lda, const float* w, int64_t ldw, int n, int64_t k,
+              float* c, int64_t ldc) {
+  dot_rows_of(m, a, lda, w, ldw, n, k, c, ldc);
+}
+void dot_rows(int m, const Operand<bf16>* a, int64_t lda, const bf16* w, int64_t ldw, int n,
+              int64_t k, float* c, int64_t ldc) {
+  dot_rows_of(m, a, lda, w, ldw, n, k, c, ldc);
+}
+
+void pack_columns(const float* w, int64_t ldw, int n, int64_t k, float* panel) {
+  pack_columns_of(w, ldw, n, k, panel);
+}
+void pack_columns(const bf16* w, int64_t ldw, int n, int64_t k, Operand<bf16>* panel) {
+  pack_columns_of(w, ldw, n, k, panel);
+}
+
+void pack_rows(const float* w, int64_t ldw, int n, int64_t k, int64_t kp, float* panel) {
+  pack_rows_of(w, ldw, n, k, kp, panel);
+}
+
+#if FUSEBENCH_ISA_LEVEL >= 3
+void pack_rows(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, bf16* panel) {
+  pack_row_pairs(w, ldw, n, k, kp, panel);
+}
+void tile(int m, const bf16* a, int64_t lda, const bf16* panel, int64_t k, float* c, int64_t ldc,
+          bool accumulate) {
+#if FUSEBENCH_ISA_LEVEL >= 4
+  amx_tile(m, a, lda, panel, k, c, ldc, accumulate);
+#else
+  fma_tile_rows(m, a, lda, panel, k, c, ldc, accumulate);
+#endif
+}
+#else
+void pack_rows(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, float* panel) {
+  pack_rows_of(w, ldw, n, k, kp, panel);
+}
+#endif
+
+#if FUSEBENCH_ISA_LEVEL >= 4
+TileScope::~TileScope() {
+  if (tile_shape != 0) _tile_release();
+  tile_shape = 0;
+}
+#else
+TileScope::~TileScope() = default;
+#endif
+
+}  // namespace FUSEBENCH_ISA
+}  // namespace fusebench
