@@ -76,13 +76,12 @@ def unsupported() -> str | None:
 
 
 def generate(
-    plan: str, model: dict[str, Any], batch: int, seq: int, dtype: str, name: str,
-    files: tuple[str, ...] = (),
+    plan: str, model: dict[str, Any], batch: int, seq: int, dtype: str, name: str
 ) -> dict[str, Any]:  # fmt: skip
     """Compile the GPT of a plan for a target; nothing runs.
 
-    model: the fields of a GPTConfig. files: what `--with` loaded. Returns {"graphs": [...],
-    "breaks": [...], "kernels": [...], "resources": {kernel: [...]}}, as `inspect` reads them.
+    model: the fields of a GPTConfig. What `--with` loaded is loaded there too. Returns {"graphs":
+    [...], "breaks": [...], "resources": {kernel: [...]}}, as `inspected_for` reads them.
     Raises ValueError for an unknown target, RuntimeError where this torch is not supported or the
     compilation fails.
     """
@@ -91,7 +90,7 @@ def generate(
         raise RuntimeError(f"--target {name}: {reason}")
     request = {
         "plan": plan, "model": model, "batch": batch, "seq": seq, "dtype": dtype, "target": name,
-        "files": list(files),
+        "files": [m.__file__ for n, m in sys.modules.items() if n.startswith("fusebench_with_")],
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         environment = {

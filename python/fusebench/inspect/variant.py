@@ -13,6 +13,7 @@ import torch
 from fusebench.bench.contestant import from_variant
 from fusebench.bench.workload import Workload
 from fusebench.inspect import capture, sites
+from fusebench.inspect.generated import Kernel
 from fusebench.inspect.profile import Profile, profile
 from fusebench.ops import IMPLEMENTATIONS, checks
 from fusebench.report.results import write
@@ -23,11 +24,14 @@ CALLS = 5  # profiled; shares come from the fastest
 
 @dataclass(frozen=True)
 class Inspected:
-    """What was seen of a variant. rows: its kernels, equal ones together, in order of execution."""
+    """What was seen of a variant. rows: its kernels, equal ones together, in order of execution.
+
+    profile: None where nothing ran.
+    """
 
     variant: Variant
     observation: capture.Observation
-    profile: Profile
+    profile: Profile | None
     rows: list[dict[str, Any]]
 
     def parts(self) -> dict[str, dict[str, Any]]:
@@ -35,13 +39,15 @@ class Inspected:
         result: dict[str, dict[str, Any]] = {}
         for row in self.rows:
             named = [s for s in row["sites"] if s != sites.BETWEEN] or row["sites"]
-            site = named[-1] if named else "?"
+            site = named[-1] if named else "the model"
             part = result.setdefault(
                 site, {"kernels": 0, "bytes": 0, "microseconds": 0.0, "names": []}
             )
             part["kernels"] += row["calls"]
             moved = None if row["bytes_in"] is None else row["bytes_in"] + row["bytes_out"]
-            part["bytes"] = None if moved is None or part["bytes"] is None else part["bytes"] + moved
+            part["bytes"] = (
+                None if moved is None or part["bytes"] is None else part["bytes"] + moved
+            )
             part["microseconds"] += row["microseconds"] or 0.0
             part["names"].append(row["label"])
         return {site: result[site] for site in sites.ordered(result)}
@@ -92,19 +98,22 @@ def inspected(
         for length in lengths:
             other = torch.zeros(workload.batch, length, dtype=torch.int64, device=workload.device)
             contestant.call(other)
-    rows = (
-        _kernel_rows(observation.graphs[:first], seen)
-        if variant.mode.compiled
-        else _operator_rows(seen)
-    )
+    if variant.mode.compiled:
+        kernels = [kernel for graph in observation.graphs[:first] for kernel in graph.kernels]
+        rows = kernel_rows(kernels, seen.of_kernels(kernels))
+    else:
+        rows = _operator_rows(seen)
+    total = seen.microseconds
+    for row in rows:
+        time = row["microseconds"]
+        row["share"] = None if time is None or not total else time / total
     return Inspected(variant, observation, seen, rows)
 
 
-def _kernel_rows(graphs: Sequence[capture.Graph], seen: Profile) -> list[dict[str, Any]]:
-    """Equal kernel calls together: bytes and time summed over them."""
-    kernels = [kernel for graph in graphs for kernel in graph.kernels]
+def kernel_rows(kernels: Sequence[Kernel], times: Sequence[float | None]) -> list[dict[str, Any]]:
+    """Equal kernel calls together: bytes and time (microseconds) summed over them."""
     rows: dict[tuple, dict[str, Any]] = {}
-    for kernel, time in zip(kernels, seen.of_kernels(kernels)):
+    for kernel, time in zip(kernels, times):
         row = rows.setdefault(
             (kernel.name, kernel.ops, kernel.sites),
             {
@@ -120,7 +129,7 @@ def _kernel_rows(graphs: Sequence[capture.Graph], seen: Profile) -> list[dict[st
             ("microseconds", time),
         ):
             row[name] = None if value is None or row[name] is None else row[name] + value
-    return _with_shares(list(rows.values()), seen)
+    return list(rows.values())
 
 
 def _operator_rows(seen: Profile) -> list[dict[str, Any]]:
@@ -138,14 +147,6 @@ def _operator_rows(seen: Profile) -> list[dict[str, Any]]:
                 "bytes_in": None, "bytes_out": None, "microseconds": time,
             }
         )  # fmt: skip
-    return _with_shares(rows, seen)
-
-
-def _with_shares(rows: list[dict[str, Any]], seen: Profile) -> list[dict[str, Any]]:
-    total = seen.microseconds
-    for row in rows:
-        time = row["microseconds"]
-        row["share"] = None if time is None or not total else time / total
     return rows
 
 

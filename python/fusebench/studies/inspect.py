@@ -14,13 +14,15 @@ import click
 
 from fusebench.bench import environment
 from fusebench.bench.workload import Workload, set_threads
-from fusebench.inspect import sites
+from fusebench.inspect import no_gpu, sites
+from fusebench.inspect.target import inspected_for
 from fusebench.inspect.variant import Inspected, inspected
 from fusebench.model import GPTConfig
+from fusebench.ops import checks
 from fusebench.report.results import Results
 from fusebench.report.table import Column, field, fixed, percent, render, size
 from fusebench.studies import options
-from fusebench.studies.numbers import Numbers
+from fusebench.studies.arguments import Numbers, without
 from fusebench.variant import Variant
 
 KERNELS: Sequence[Column] = (
@@ -29,6 +31,23 @@ KERNELS: Sequence[Column] = (
     field("bytes_in", "in", size),
     field("bytes_out", "out", size),
     field("share", "time", percent),
+)
+COMPILED: Sequence[Column] = (
+    *KERNELS[:-1],
+    field("registers", "regs"),
+    field("stack", "spills", lambda v: f"{v} B"),
+    field("shared", "shared", size),
+)
+HANDWRITTEN: Sequence[Column] = (
+    field("op", "op          ", left=True),
+    field("kernel", left=True),
+    field("impl"),
+    field("dtype"),
+    field("size"),
+    field("registers", "regs"),
+    field("stack", "spills", lambda v: f"{v} B"),
+    field("shared", "shared", size),
+    field("tensor_core", "tensor core"),
 )
 GRAPH: Sequence[Column] = (
     field("site", "captured for", left=True),
@@ -42,11 +61,14 @@ class Inspection(Results):
     """Results whose table has one part for each thing one may want to know."""
 
     looked: list[Inspected] = default(default_factory=list)
+    handwritten: list[dict[str, Any]] = default(default_factory=list)
 
     def table(self, *, width: int = 100, color: bool = False) -> str:
         parts = [section(looked, width) for looked in self.looked]
         if len(self.looked) == 2:
             parts.append(side_by_side(*self.looked, width))
+        if self.handwritten:
+            parts.append(render(self.handwritten, [HANDWRITTEN], width=width))
         parts.append("\n".join(paragraph(note, width) for note in self.notes))
         return "\n\n".join(parts)
 
@@ -66,19 +88,29 @@ def inspect(
     prepare: bool = True,
     code: str | Path | None = None,
     trace: str | Path | None = None,
+    target: str | None = None,
     seed: int = 0,
 ) -> Inspection:
     """What torch.compile captured and generated for a variant, and where its time went.
 
     beside: another variant, set against it part by part. lengths: sequence lengths to call it with
     afterwards, to see what recompiles. code: a folder for the generated code and the graphs.
-    trace: a file for a Chrome trace. The rest as for `compare`. Nothing here is a measurement to
-    quote: the shares come from a profiler that slows what it watches; `compare` times.
-    Returns Results with one row per kernel. Raises ValueError for arguments that are wrong.
+    trace: a file for a Chrome trace. target: "sm_80", "sm_90" or "sm_100": what Inductor would
+    generate for that GPU, which need not be here (nothing runs), with the figures of the
+    handwritten kernels that `beside` uses. The rest as for `compare`.
+    Nothing here is a measurement to quote: the shares come from a profiler that slows what it
+    watches; `compare` times.
+    Returns Results with one row per kernel. Raises ValueError for arguments that are wrong, and
+    RuntimeError where this torch supports no target.
     """
     set_threads(threads)
     workload = Workload(model, batch, seq, dtype, device, None, seed, config)
     chosen = [v if isinstance(v, Variant) else Variant.parse(v) for v in (variant, beside) if v]
+    if target is not None:
+        if lengths or trace:
+            given = "--lengths" if lengths else "--trace"
+            raise checks.refuse("inspect --target", given, "was given", "neither: nothing runs")
+        return _for_target(chosen, workload, target, dtype, code)
     looked = [
         inspected(
             v, workload, lengths=lengths, prepare=prepare,
@@ -86,18 +118,63 @@ def inspect(
         )
         for i, v in enumerate(chosen)
     ]  # fmt: skip
-    notes = [_about(workload)]
-    if code is not None:
-        for one in looked:
-            files = one.save(Path(code) / str(one.variant))
-            notes.append(f"{len(files)} files of {one.variant} in {Path(code) / str(one.variant)}")
+    notes = [_about(workload), *_save(looked, code)]
     if trace is not None:
         notes.append(f"Chrome trace of {looked[0].variant} in {trace} (open it in Perfetto)")
     rows = [{"variant": str(one.variant), **row} for one in looked for row in one.rows]
     settings = {**workload.settings(), "seed": seed, "variants": [str(v) for v in chosen]}
     return Inspection(
-        "inspect", rows, environment.environment(), settings, KERNELS, notes, looked=looked
+        "inspect", rows, environment.environment(), settings, (KERNELS,), notes, looked=looked
     )
+
+
+def _for_target(
+    chosen: Sequence[Variant], workload: Workload, target: str, dtype: str,
+    code: str | Path | None,
+) -> Inspection:  # fmt: skip
+    """The first variant for a GPU, and the handwritten kernels of both for the same GPU."""
+    gpu = no_gpu.target(target)
+    looked = [inspected_for(chosen[0], workload, target)]
+    used = [i for v in chosen for i in v.plan.implementations() if i.name in ("triton", "cuda")]
+    handwritten = []
+    if used:
+        from fusebench.studies.resources import resources
+
+        ops, names = ({i.op for i in used}, {i.name for i in used})
+        found = resources(sorted(ops), (target,), sorted(names), dtype=dtype).rows
+        wanted = {(i.op, i.name) for i in used}
+        handwritten = [
+            {**row, "failure": None}
+            for row in found
+            if (row["op"], row["impl"]) in wanted
+            and not any(word in row["size"] for word in ("backward", "training"))
+        ]
+    s = workload.settings()
+    notes = [
+        f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, for {target} "
+        f"({gpu.name}), which need not be here: nothing ran. in, out: bytes over all calls as "
+        "Inductor counts them; regs, spills, shared: the most over the configurations that the "
+        "GPU would choose from.",
+        "The SDPA backend is the one PyTorch prefers for this dtype; it decides on the GPU.",
+        *_save(looked, code),
+    ]
+    rows = [{"variant": str(chosen[0]), "target": target, **row} for row in looked[0].rows]
+    rows += [{"variant": f"{row['impl']} kernel", "target": target, **row} for row in handwritten]
+    settings = {**s, "target": target, "variants": [str(v) for v in chosen]}
+    return Inspection(
+        "inspect", rows, environment.environment(), settings, (COMPILED,), notes, looked=looked,
+        handwritten=handwritten,
+    )  # fmt: skip
+
+
+def _save(looked: Sequence[Inspected], code: str | Path | None) -> list[str]:
+    if code is None:
+        return []
+    notes = []
+    for one in looked:
+        folder = Path(code) / str(one.variant)
+        notes.append(f"{len(one.save(folder))} files of {one.variant} in {folder}")
+    return notes
 
 
 def section(looked: Inspected, width: int) -> str:
@@ -123,7 +200,9 @@ def section(looked: Inspected, width: int) -> str:
         paragraph(f"recompile {r.graph} of {short(r.where)}: {r.reason}", width)
         for r in seen.recompiles
     ]
-    lines += ["", *kernels(looked.rows, width)]
+    lines += ["", *kernels(looked.rows, KERNELS if looked.profile else COMPILED, width)]
+    if looked.profile is None:
+        return "\n".join(lines)
     attention = looked.profile.attention()
     if attention:
         lines.append(paragraph(f"SDPA backend that ran: {attention[0]}", width))
@@ -132,14 +211,17 @@ def section(looked: Inspected, width: int) -> str:
     return "\n".join(lines)
 
 
-def kernels(rows: Sequence[dict[str, Any]], width: int) -> list[str]:
+def kernels(rows: Sequence[dict[str, Any]], columns: Sequence[Column], width: int) -> list[str]:
     """Two lines a kernel: its figures, and what it computes for which sites."""
-    heading, rule, *lines = render(rows, [KERNELS], width=width).splitlines()
+    heading, rule, *lines = render(rows, [columns], width=width).splitlines()
     result = [heading, rule]
     for line, row in zip(lines, rows):
         ops = ", ".join(op.removeprefix("aten.") for op in row["ops"])
         text = f"{', '.join(row['sites']) or 'the model'}: {ops}"
-        result += [line, textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    ")]
+        result += [
+            line,
+            textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "),
+        ]
     return result
 
 
@@ -169,7 +251,7 @@ def side_by_side(first: Inspected, second: Inspected, width: int) -> str:
                 f"names{side}": ", ".join(dict.fromkeys(part["names"])),
             }  # fmt: skip
         rows.append(row)
-    columns = [field("site", "part", left=True)]
+    columns = [field("site", "part       ", left=True)]
     for side, looked in enumerate((first, second)):
         columns += [
             field(f"names{side}", str(looked.variant), left=True),
@@ -207,10 +289,15 @@ def _about(workload: Workload) -> str:
 @click.command("inspect")
 @click.argument("variant")
 @click.option("--beside", metavar="VARIANT", help="Set another variant against it, part by part.")
+@without("rounds")
 @options.workload
 @click.option(
     "--lengths", metavar="T,T,…", type=Numbers(),
     help="Then call it with these lengths, to see what recompiles.",
+)  # fmt: skip
+@click.option(
+    "--target", type=options.Name("target", tuple(no_gpu.TARGETS)),
+    help="What Inductor generates for that GPU, which need not be here.",
 )  # fmt: skip
 @click.option("--code", metavar="DIR", help="Save the generated code and the graphs.")
 @click.option("--trace", metavar="FILE", help="Save a Chrome trace.")

@@ -1,12 +1,26 @@
-"""A command-line option that is a list of whole numbers: `64,128,256`."""
+"""Command-line options beyond the usual: lists of whole numbers, and what a study leaves out."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from fusebench.ops import checks
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def without(*names: str) -> Callable[[F], F]:
+    """Take options of a shared set back: `rounds` from a study that times nothing."""
+
+    def leave_out(function: F) -> F:
+        options = getattr(function, "__click_params__", [])
+        options[:] = [option for option in options if option.name not in names]
+        return function
+
+    return leave_out
 
 
 class Numbers(click.ParamType):
