@@ -45,7 +45,9 @@ tree=$OLDPWD
 fusebench=("$python" -m fusebench.cli)
 step 30 info "${fusebench[@]}" info --json "$out/info.json"
 
-step 40 probe bash -c "nvcc -arch=native -std=c++17 -I '$tree/csrc' -o probe '$tree/tests/sim/probe.cu' && ./probe"
+arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+[[ $arch == 90 ]] && arch=90a # wgmma and setmaxnreg are there by that name only
+step 40 probe bash -c "nvcc -arch=sm_$arch -std=c++17 -I '$tree/csrc' -o probe '$tree/tests/sim/probe.cu' && ./probe"
 step 100 tests "$python" -m pytest -q -m gpu -p no:cacheprovider "$tree/tests"
 step 60 check "${fusebench[@]}" check swiglu_ffn --device cuda --dtype bfloat16 --json check.json --quiet
 
