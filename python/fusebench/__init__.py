@@ -3,6 +3,7 @@
 import torch  # noqa: F401  first: the compiled module resolves libtorch's symbols in the process
 
 from fusebench import ops
+from fusebench.bench import timing as _timing  # noqa: F401  binds the clock before user code runs
 from fusebench.model import GPT, PRESETS, GPTConfig, prepare
 from fusebench.ops.registry import implementation
 from fusebench.variant import Mode, Plan, Variant
@@ -16,7 +17,17 @@ __all__ = [
     "Plan",
     "Variant",
     "__version__",
+    "compare",
     "implementation",
     "ops",
     "prepare",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`fusebench.compare`, loaded when it is first used."""
+    if name == "compare":
+        from fusebench.studies.compare import compare
+
+        return compare
+    raise AttributeError(f"module 'fusebench' has no attribute {name!r}")

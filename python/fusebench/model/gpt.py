@@ -75,6 +75,13 @@ class Block(nn.Module):
         return self.feed_forward(self.attention(x, cos, sin))
 
     def attention(self, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
+        heads = self.attend(*self.project_heads(x, cos, sin))
+        return self.project_out(heads.transpose(1, 2).flatten(2), x)
+
+    def project_heads(
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The site qkv_proj."""
         config, choice = self.config, self.plan["qkv_proj"]
         norm_outside, rope_outside = "norm" in choice.outside, "rope" in choice.outside
         q, k, v = ops.qkv_proj(
@@ -91,8 +98,14 @@ class Block(nn.Module):
         )
         if rope_outside and cos is not None and sin is not None:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        heads = ops.sdpa(q, k, v, causal=True, impl=self.plan["sdpa"].impl)
-        merged = heads.transpose(1, 2).flatten(2)
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The site sdpa."""
+        return ops.sdpa(q, k, v, causal=True, impl=self.plan["sdpa"].impl)
+
+    def project_out(self, merged: Tensor, x: Tensor) -> Tensor:
+        """The site out_proj."""
         choice = self.plan["out_proj"]
         outside = "residual" in choice.outside
         y = ops.linear(
@@ -106,6 +119,7 @@ class Block(nn.Module):
         return x + y if outside else y
 
     def feed_forward(self, x: Tensor) -> Tensor:
+        """The site swiglu_ffn."""
         choice = self.plan["swiglu_ffn"]
         norm_outside, residual_outside = "norm" in choice.outside, "residual" in choice.outside
         y = ops.swiglu_ffn(
@@ -186,9 +200,7 @@ class GPT(nn.Module):
             )
         if targets is None and not return_logits:
             raise checks.refuse("GPT", "return_logits", "is False without targets", "True")
-        x = ops.embedding(
-            tokens, self.token_weight, self.position_weight, impl=self.plan["embedding"].impl
-        )
+        x = self.embed(tokens)
         cos = None if self.cos is None else self.cos[:length]
         sin = None if self.sin is None else self.sin[:length]
         for block in self.blocks:
@@ -197,12 +209,23 @@ class GPT(nn.Module):
         if return_logits:
             result["logits"] = self.head(x)
         if targets is not None:
-            result["loss"] = ops.linear_cross_entropy(
-                self.final_norm(x), self.lm_head.weight, targets, impl=self.plan["loss"].impl
-            )
+            result["loss"] = self.loss(x, targets)
         return result
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The site embedding."""
+        return ops.embedding(
+            tokens, self.token_weight, self.position_weight, impl=self.plan["embedding"].impl
+        )
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The site loss."""
+        return ops.linear_cross_entropy(
+            self.final_norm(x), self.lm_head.weight, targets, impl=self.plan["loss"].impl
+        )
+
     def head(self, x: Tensor) -> Tensor:
+        """The site lm_head."""
         choice = self.plan["lm_head"]
         outside = "norm" in choice.outside
         return ops.linear(

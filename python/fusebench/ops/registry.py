@@ -183,7 +183,6 @@ def _autograd_function(op, call, saving, backward) -> type[torch.autograd.Functi
                 return op.backward(grads, args, ctx.needs_input_grad)
             return backward(grads, args, tuple(tensors), ctx.needs_input_grad)
 
-    Differentiable.__name__ = f"{op.name}_differentiable"
     return Differentiable
 
 
@@ -204,12 +203,24 @@ def call(op: Op, impl: str, args: Sequence[Any], packed: Sequence[Tensor | None]
     if chosen.supports is not None and (reason := chosen.supports(*args)):
         raise ValueError(f"{op.name} ({impl}): {reason}")
     if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
-        return chosen.autograd.apply(*args)  # type: ignore[union-attr]
+        return chosen.autograd.apply(*_distinct(args))  # type: ignore[union-attr]
     if packed and packed[0] is not None:
         if chosen.packed_call is None:
             raise checks.refuse(f"{op.name} ({impl})", "packed", "was given", "None: it packs none")
         return chosen.packed_call(*args, *packed)
     return chosen.call(*args)
+
+
+def _distinct(args: Sequence[Any]) -> list[Any]:
+    """The arguments with a view for every repeated tensor.
+
+    Dynamo cannot trace an autograd.Function that is given one tensor twice, as x and residual.
+    """
+    distinct: list[Any] = []
+    for a in args:
+        repeated = isinstance(a, Tensor) and any(a is d for d in distinct)
+        distinct.append(a.view_as(a) if repeated else a)
+    return distinct
 
 
 def implementation(

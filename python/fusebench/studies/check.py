@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import click
 import torch
 from torch import Tensor
 
-from fusebench.bench import verify
+from fusebench.bench import environment, verify
+from fusebench.bench.workload import DEVICES, DTYPES
 from fusebench.ops import checks, registry
 from fusebench.ops.registry import Implementation, Op
+from fusebench.report.results import Results
+from fusebench.report.table import field, fixed
+from fusebench.studies import options
 from fusebench.studies.cases import GRID, Case
 
 # Dynamo and AOTAutograd trace, but nothing is compiled: what is checked is the tracing.
@@ -45,30 +49,27 @@ class Row:
     opcheck: str = "-"
     fullgraph: str = "-"
     dynamic: str = "-"
-    failures: list[str] = field(default_factory=list)
+    failures: list[str] = dataclasses.field(default_factory=list)
 
-    @property
-    def ok(self) -> bool:
-        return not self.failures
+    def as_dict(self) -> dict[str, Any]:
+        """The row of the results; `failure` says the first of the failures and how many more."""
+        more = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
+        failure = self.failures[0] + more if self.failures else None
+        return {**dataclasses.asdict(self), "failure": failure}
 
 
-@dataclass
-class CheckResult:
-    """The rows of a check, and what could not be checked here, with the reason."""
-
-    rows: list[Row]
-    skipped: list[dict[str, str]]
-
-    @property
-    def ok(self) -> bool:
-        return all(row.ok for row in self.rows)
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        rows = [{**asdict(row), "ok": row.ok} for row in self.rows]
-        text = json.dumps({"schema": 1, "rows": rows, "skipped": self.skipped}, indent=2)
-        if path is not None:
-            Path(path).write_text(text + "\n")
-        return text
+COLUMNS = (
+    field("op", left=True),
+    field("impl", left=True),
+    field("dtype"),
+    field("cases"),
+    field("refused"),
+    field("worst", "err/budget", fixed(2)),
+    field("gradients", "grads"),
+    field("opcheck"),
+    field("fullgraph"),
+    field("dynamic"),
+)
 
 
 def check(
@@ -77,38 +78,64 @@ def check(
     device: str | None = None,
     *,
     dtype: str | None = None,
-    progress: Callable[[Row], None] = lambda row: None,
-) -> CheckResult:
+    progress: Callable[[str, float], None] = lambda stage, done: None,
+) -> Results:
     """Verify implementations over the grid of `fusebench.studies.cases`.
 
     op, impl, device ("cpu" or "cuda"), dtype: check only these; all that can run here where None.
-    progress: called with every finished row.
+    progress: called with (stage, share done).
     Values and gradients are judged against float64 (`fusebench.bench.verify`), layouts against
     the fake; inputs must stay unchanged; the torch op must pass torch.library.opcheck and trace
     with fullgraph=True and dynamic=True, forward and backward.
+    Returns Results with a row per implementation and dtype (`Row`); what could not be checked
+    here is in the notes, with the reason, and in settings["skipped"].
     Raises ValueError for a name that is not known, or an implementation asked for by name that
     cannot run here.
     """
-    rows, skipped = [], []
+    todo: list[tuple[Implementation, torch.dtype]] = []
+    skipped: list[dict[str, str]] = []
     for implementation in select(op, impl):
         reason = implementation.unavailable() or _wrong_device(implementation, device)
         if reason:
             skipped.append({"op": implementation.op, "impl": implementation.name, "reason": reason})
             continue
-        for each in implementation.dtypes:
-            name = str(each).removeprefix("torch.")
-            if dtype not in (None, name) or each == torch.float64:
-                continue
-            row = _check(implementation, each, device or _device(implementation))
-            rows.append(row)
-            progress(row)
-    if not rows and skipped and impl is not None:
+        todo += [
+            (implementation, each)
+            for each in implementation.dtypes
+            if each != torch.float64 and dtype in (None, str(each).removeprefix("torch."))
+        ]
+    if not todo and skipped and impl is not None:
         raise ValueError(f"check: {impl!r} cannot run here: {skipped[0]['reason']}")
-    if not rows:
+    if not todo:
         raise checks.refuse(
             "check", "the selection", "is empty", "an op, impl and dtype that exist"
         )
-    return CheckResult(rows, skipped)
+    rows, interrupted = [], False
+    try:
+        for index, (implementation, each) in enumerate(todo):
+            progress(f"checking {implementation.op} {implementation.name}", index / len(todo))
+            rows.append(_check(implementation, each, device or _device(implementation)).as_dict())
+    except KeyboardInterrupt:
+        interrupted = True
+    settings = {"op": op, "impl": impl, "device": device, "dtype": dtype, "skipped": skipped}
+    return Results(
+        "check", rows, environment.environment(), settings, (COLUMNS,), _notes(rows, skipped),
+        interrupted,
+    )  # fmt: skip
+
+
+def _notes(rows: list[dict[str, Any]], skipped: list[dict[str, str]]) -> list[str]:
+    lines = [
+        "err/budget: the largest error against float64, over twice that of plain PyTorch in the "
+        "same dtype plus one rounding; at most 1 passes. refused: calls it says it does not take."
+    ]
+    for row in rows:
+        lines += [f"{row['op']} {row['impl']} {row['dtype']}: {f}" for f in row["failures"]]
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for s in skipped:
+        by_reason.setdefault((s["impl"], s["reason"]), []).append(s["op"])
+    lines += [f"not checked: {i} ({', '.join(o)}): {r}" for (i, r), o in by_reason.items()]
+    return lines
 
 
 def select(op: str | None, impl: str | None) -> list[Implementation]:
@@ -195,17 +222,17 @@ def _guarded(row: Row, name: str, body: Callable[[], str | None]) -> bool:
 
 
 def _values(row: Row, op: Op, implementation: Implementation, name: str, args) -> str | None:
-    before = [a.clone() if isinstance(a, Tensor) else a for a in args]
+    before = [a.detach().clone() if isinstance(a, Tensor) else a for a in args]
     with torch.no_grad():
         result = registry.call(op, implementation.name, args)
         truth, reference = verify.oracle(op.reference, args), op.reference(*args)
+    for argument, old, new in zip(op.arguments, before, args):
+        if isinstance(old, Tensor) and not torch.equal(old, new):
+            return f"it changed its input {argument}"
     verdict = verify.judge(result, truth, reference)
     row.worst = max(row.worst, verdict.ratio)
     if not verdict.ok:
         return verdict.reason
-    for argument, old, new in zip(op.arguments, before, args):
-        if isinstance(old, Tensor) and not torch.equal(old, new):
-            return f"it changed its input {argument}"
     if implementation.name == "reference":
         return None
     wrong = _layout(op, args, result)
@@ -303,3 +330,24 @@ def _dynamic(op: Op, run: Callable[..., Any], case: Case) -> str | None:
         return wrong
     with torch.compiler.set_stance("fail_on_recompile"):
         return _judged_gradients(throwaway, op, compiled, case, length=23)
+
+
+@click.command("check")
+@click.argument("op", required=False)
+@click.option("--impl", metavar="NAME", help="Only this implementation.")
+@click.option("--device", type=options.Name("device", DEVICES), help="Only on this device.")
+@click.option("--dtype", type=options.Name("dtype", tuple(DTYPES)), help="Only in this dtype.")
+@options.outputs
+def command(
+    op: str | None, impl: str | None, device: str | None, dtype: str | None, quiet: bool,
+    json: str | None, csv: str | None, parquet: str | None,
+) -> int:  # fmt: skip
+    """Verify every implementation that can run here, of one OP or of all.
+
+    Values and gradients against float64, layouts, unchanged inputs, opcheck, and tracing with
+    fullgraph=True and dynamic=True, over a grid of odd sizes, hard numbers and optional parts.
+    """
+    results = options.run(
+        lambda progress: check(op, impl, device, dtype=dtype, progress=progress), quiet
+    )
+    return options.leave(results, json=json, csv=csv, parquet=parquet)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fusebench.ops.registry import LIBRARY, Implementation, Op, define, get_op, register
 
+_C: Any = None
+_MISSING: str | None = None
 try:
-    from fusebench import _C
-
-    _MISSING = None
+    _C = importlib.import_module("fusebench._C")
 except ImportError as error:  # running from a source tree that was not built
-    _C = None  # type: ignore[assignment]
     _MISSING = f"the compiled module fusebench._C cannot be loaded ({error})"
 
 OPS = ("embedding", "qkv_proj", "sdpa", "linear", "swiglu_ffn")

@@ -1,0 +1,1 @@
+"""Results as rows, table, file and page."""
