@@ -102,8 +102,7 @@ FUSEBENCH_INLINE void fma_tile_rows(int m, const P* a, int64_t lda, const P* b, 
 #if FUSEBENCH_ISA_LEVEL >= 4
 // Two by two accumulators (tiles 0 to 3) of 16 x 16, two tiles of a (4, 5) and two of the panel
 // (6, 7). A short block needs another shape, so each thread remembers the one it has.
-// (initial-exec: the address costs no call; four bytes fit what is kept free for loaded modules.)
-__attribute__((tls_model("initial-exec"))) thread_local int tile_shape = 0;
+thread_local int tile_shape = 0;
 
 void configure(int m) {
   if (m == tile_shape) return;
