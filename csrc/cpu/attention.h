@@ -95,7 +95,7 @@ struct AttentionBlock {
         const int r0 = rows * t / tiles, m = rows * (t + 1) / tiles - r0;
         for (int64_t j = 0; j < n; j += kNR)
           tile(m, query + r0 * ldq, ldq, head.k_panel(j0 + j), dp, scores + r0 * kScoreRow + j,
-               kScoreRow, false);
+               kScoreRow, false, head.k_panel(j0 + j + kNR));
       }
       for (int r = 0; r < rows; r++) {
         const int64_t seen = max_of<int64_t>(0, min_of(min_of(limit + r, head.keys) - j0, n));
@@ -106,7 +106,7 @@ struct AttentionBlock {
         const int r0 = rows * t / tiles, m = rows * (t + 1) / tiles - r0;
         for (int64_t c = 0; c < d; c += kNR)
           tile(m, probs + r0 * kProbRow, kProbRow, head.v_panel(c, j0), np, output + r0 * ldo + c,
-               ldo, j0 > 0);
+               ldo, j0 > 0, head.v_panel(c + kNR, j0));
       }
     }
     for (int r = 0; r < rows; r++) {

@@ -82,7 +82,7 @@ struct Gemm {
   Weight<T> w;
   int64_t col_step, row_parts;
   bool few;
-  static constexpr int64_t kFewRows = 12;
+  static constexpr int64_t kFewRows = kMR<P> == 32 ? 16 : 12;
   static constexpr int64_t kKBlock = 256;
   static constexpr int kTiles = kBlockRows<P> / kMR<P>;
 
@@ -166,11 +166,13 @@ struct Gemm {
       const int64_t t1 = min_of<int64_t>(t + kTiles, tiles), top = edge(t);
       for (int64_t k = 0; k < kp; k += kKBlock) {
         const int64_t kn = min_of<int64_t>(kKBlock, kp - k);
+        const int64_t k_next = k + kn < kp ? k + kn : 0;
         for (int p = 0; p < panels; p++) {
+          const P* panel = b + p * w.panel_size() + k * kNR;
+          const P* next = p + 1 < panels ? panel + w.panel_size() : b + k_next * kNR;
           for (int64_t i = t; i < t1; i++) {
-            tile(int(edge(i + 1) - edge(i)), a + edge(i) * lda + k, lda,
-                 b + p * w.panel_size() + k * kNR, kn, c + (edge(i) - top) * ldc() + p * kNR, ldc(),
-                 k > 0);
+            tile(int(edge(i + 1) - edge(i)), a + edge(i) * lda + k, lda, panel, kn,
+                 c + (edge(i) - top) * ldc() + p * kNR, ldc(), k > 0, i + 1 < t1 ? panel : next);
           }
         }
       }

@@ -55,10 +55,10 @@ double float_flops(double seconds) {
 #if FUSEBENCH_ISA_LEVEL >= 4
 double bf16_flops(double seconds) {
   // The largest tile the GEMM uses, on operands that stay in the first-level cache.
-  alignas(64) static thread_local bf16 a[32 * 32] = {}, b[kNR * 32] = {};
-  alignas(64) static thread_local float c[32 * kNR] = {};
+  alignas(64) bf16 a[32 * 32] = {}, b[kNR * 32] = {};
+  alignas(64) float c[32 * kNR] = {};
   TileScope tiles;
-  tile(32, a, 32, b, 32, c, kNR, false);  // configures the tiles
+  tile(32, a, 32, b, 32, c, kNR, false, b);  // configures the tiles
   _tile_loadd(4, a, 64);
   _tile_loadd(5, a, 64);
   _tile_loadd(6, b, 64);
