@@ -35,6 +35,23 @@ py::dict cpu_info() {
   return info;
 }
 
+double peak_flops(const std::string& dtype, double seconds) {
+  const bool is_float = dtype == "float32";
+  if (!is_float && dtype != "bfloat16") {
+    throw py::value_error("dtype is '" + dtype + "'; accepted: float32, bfloat16");
+  }
+  const fusebench::Kernels& kernels = fusebench::kernels();
+  py::gil_scoped_release release;
+  return kernels.peak_flops(is_float ? fusebench::DType::float32 : fusebench::DType::bfloat16,
+                            seconds);
+}
+
+double read_bandwidth(size_t bytes, double seconds) {
+  const fusebench::Kernels& kernels = fusebench::kernels();
+  py::gil_scoped_release release;
+  return kernels.read_bandwidth(bytes, seconds);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -49,4 +66,10 @@ PYBIND11_MODULE(_C, m) {
   m.def("use_isa", &fusebench::use_isa, py::arg("isa"),
         "Makes the cpp kernels use this instruction set from now on. Weights packed under another "
         "one may have to be packed again; the packed ops raise then.");
+  m.def("peak_flops", &peak_flops, py::arg("dtype"), py::arg("seconds") = 0.2,
+        "Floating-point operations per second of this thread on operands of the dtype (float32, "
+        "bfloat16) in registers, with the instruction set in use; the best of many bursts. "
+        "Releases the GIL: call it from several threads for the machine's.");
+  m.def("read_bandwidth", &read_bandwidth, py::arg("bytes"), py::arg("seconds") = 0.2,
+        "Bytes per second this thread reads from a buffer of `bytes`; as peak_flops.");
 }

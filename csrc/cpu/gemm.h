@@ -83,7 +83,7 @@ struct Gemm {
   int64_t col_step, row_parts;
   bool few;
   static constexpr int64_t kFewRows = 12;
-  static constexpr int64_t kKBlock = 1024 / sizeof(P);
+  static constexpr int64_t kKBlock = 256;
   static constexpr int kTiles = kBlockRows<P> / kMR<P>;
 
   // `unit`: the epilogue takes whole groups of so many columns.
@@ -212,12 +212,34 @@ struct StoreRows {
                   int64_t ldc) const {
     for (int64_t r = 0; r < rows; r++, c += ldc) {
       const int64_t at = (row + r) * ldo + column;
-      for (int64_t i = 0; i < columns; i += kW) {
-        Vec v = load(c + i);
-        if (bias) v += load_lanes(bias + column, i, columns);
-        if (residual) v += load_lanes(residual + at, i, columns);
-        store_lanes(out + at, i, columns, v);
+      if (bias && residual) {
+        store_row<true, true>(at, column, columns, c);
+      } else if (bias) {
+        store_row<true, false>(at, column, columns, c);
+      } else if (residual) {
+        store_row<false, true>(at, column, columns, c);
+      } else {
+        store_row<false, false>(at, column, columns, c);
       }
+    }
+  }
+
+  template <bool kBias, bool kResidual>
+  FUSEBENCH_INLINE void store_row(int64_t at, int64_t column, int64_t columns,
+                                  const float* c) const {
+    int64_t i = 0;
+    for (; i + kW <= columns; i += kW) {
+      Vec v = load(c + i);
+      if (kBias) v += load(bias + column + i);
+      if (kResidual) v += load(residual + at + i);
+      store(out + at + i, v);
+    }
+    if (i < columns) {
+      const int n = int(columns - i);
+      Vec v = load(c + i);
+      if (kBias) v += load(bias + column + i, n);
+      if (kResidual) v += load(residual + at + i, n);
+      store(out + at + i, v, n);
     }
   }
 };

@@ -46,17 +46,25 @@ __attribute__((noinline)) void fma_tile(const P* a, int64_t lda, const P* b, int
 #pragma GCC unroll 2
     for (int v = 0; v < kNV; v++) acc[r][v] = Vec{};
   }
-  for (int64_t i = 0; i < k; i += kStep, b += kNR * kStep) {
+  const auto step = [&](int64_t i, const P* row) FUSEBENCH_LAMBDA {
     typename S::V bv[kNV];
 #pragma GCC unroll 2
-    for (int v = 0; v < kNV; v++) bv[v] = S::load(b + v * kW * kStep);
+    for (int v = 0; v < kNV; v++) bv[v] = S::load(row + v * kW * kStep);
 #pragma GCC unroll 16
     for (int r = 0; r < M; r++) {
       const typename S::V av = S::broadcast(a + r * lda + i);
 #pragma GCC unroll 2
       for (int v = 0; v < kNV; v++) acc[r][v] = S::multiply_add(acc[r][v], av, bv[v]);
     }
+  };
+  // Four steps at a time leave the integer work of the loop off the FMA units' ports.
+  constexpr int kUnroll = 4;
+  int64_t i = 0;
+  for (; i + kUnroll * kStep <= k; i += kUnroll * kStep, b += kUnroll * kNR * kStep) {
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnroll; u++) step(i + u * kStep, b + u * kNR * kStep);
   }
+  for (; i < k; i += kStep, b += kNR * kStep) step(i, b);
 #pragma GCC unroll 16
   for (int r = 0; r < M; r++) {
 #pragma GCC unroll 2
