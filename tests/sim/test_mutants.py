@@ -62,7 +62,6 @@ MUTANTS = {
     "second chunk": (SM90, "b % 2 * pairs.half", "b % 2 * 8"),
     "tiles skipped": (SM90, "tile += blocks", "tile += 2 * blocks"),
     "rows out of bounds": (SM90, "if (row + h * 8 >= m) continue;", ""),
-    "pairs out of bounds": (SM90, "if (pair >= pairs.total) continue;", ""),
     "rows swapped": (SM90, "i / 2 * 4 + h * 2 + i % 2", "i / 2 * 4 + (1 - h) * 2 + i % 2"),
     "too many registers": (SM90, "setmaxnreg_inc<232>", "setmaxnreg_inc<240>"),
     # --- sm_80
@@ -85,19 +84,20 @@ MUTANTS = {
     "prologue one stage behind": (SM80, "apply_prologue(step + 1)", "apply_prologue(step)"),
     "no first prologue": (SM80, "if (steps > 0) apply_prologue(0);", ""),
     "store past the rows": (SM80, "if (row >= g.m) continue;", ""),
-    "store past the columns": (SM80, "if (pair >= g.pairs.total) return;", ""),
     "chunks of A misplaced": (SM80, "ROWS_PER_PASS, chunk);", "ROWS_PER_PASS, chunk ^ 1);"),
 }
 FAST = ("empty counts 7", "full parity", "no last wait", "no barrier")
 NAMES = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in MUTANTS]
 
 
-def reports(program: Path) -> list[str]:
-    return [report for timing in range(3) for report in run_cases(program, timing=timing).values()]
+def noticed(program: Path) -> set[str]:
+    """The cases that some schedule does not pass."""
+    runs = [run_cases(program, timing=timing) for timing in range(3)]
+    return {case for run in runs for case, report in run.items() if report != "ok"}
 
 
 def test_the_loops_are_right_as_they_are(sim_program) -> None:
-    assert set(reports(sim_program(CASES))) == {"ok"}
+    assert noticed(sim_program(CASES)) == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,9 +109,10 @@ def test_a_mutant_is_noticed(sim_program, tmp_path: Path, name: str) -> None:
     text = path.read_text()
     # Line breaks are clang-format's business.
     pattern = re.compile(r"\s+".join(map(re.escape, old.split())))
-    assert pattern.search(text), f"{file} no longer holds {old!r}: bring this mutant up to date"
+    places = len(pattern.findall(text))
+    assert places, f"{file} no longer holds {old!r}: bring this mutant up to date"
     path.write_text(pattern.sub(lambda _: new, text))
     other = "-DNO_SM90" if file == SM80 else "-DNO_SM80"
     program = sim_program(CASES, f"-I{tmp_path}", other, to=tmp_path / "mutant")
-    noticed = [r for r in reports(program) if r != "ok"]
-    assert noticed, "every run passed"
+    # What stands in both loops, with and without a norm, must be noticed in both.
+    assert len(noticed(program)) >= min(places, 2)
