@@ -2,7 +2,7 @@
 
 What goes around them would compile for a GPU, but the simulator would not see it.
 
-    python tools/lint_kernels.py [FILE...]        (default: csrc/cuda without the wrappers' own files)
+    python tools/lint_kernels.py [FILE...]     (default: csrc/cuda, but for the wrappers' files)
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ RULES = [
     (r"#\s*include\s*[<\"](?:cuda|mma\b|cooperative_groups|cub/|cute/|cutlass/)",
      "a CUDA header: ptx.cuh and launch.cuh include what there is"),
     (r"#\s*include\s*[<\"](?:torch|ATen|c10)/", "a torch header: kernels take raw pointers"),
-    (r"\*\s*(?:reinterpret_cast|static_cast)\s*<", "memory read or written directly: use ldg or stg"),
+    (r"\*\s*(?:reinterpret_cast|static_cast)\s*<",
+     "memory read or written directly: use ldg or stg"),
 ]  # fmt: skip
 POINTER = re.compile(
     r"\b(?:T|V|bf16|fp16|float[24]?|uint[24]|u?int\d*(?:_t)?|void)\s*(?:const\s*)?((?:\*\s*\w+\s*(?:=[^,;()]*)?,?\s*)+)"

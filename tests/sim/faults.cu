@@ -238,6 +238,10 @@ poll_kernel(int* out) {
   stg(out + threadIdx.x, 1);
 }
 void endless_case() {
+  struct Limit {
+    long before = std::exchange(sim::options().max_steps, 20000);
+    ~Limit() { sim::options().max_steps = before; }
+  } limit;
   Array<int> out(kThreads);
   launch(poll_kernel, {"poll", dim3(1), kThreads, 128}, {writes(out.data(), kThreads)}, out.data());
 }

@@ -71,7 +71,7 @@ void gemm_case(int m, int n, int k) {
 struct Register {
   Register() {
     sim::options().multiprocessors = 2;  // blocks walk over several tiles
-    sim::options().max_steps = 3000000;
+    sim::options().max_steps = 3000000;  // a mutant may turn in circles
 #ifndef NO_SM80
     cases().push_back({"sm80", [] { gemm_case<Sm80, false>(150, 72, 232); }});
     cases().push_back({"sm80_norm", [] { gemm_case<Sm80, true>(70, 136, 168); }});

@@ -83,7 +83,6 @@ inline int main_of(int argc, char** argv) {
   if (const char* s = std::getenv("FUSEBENCH_SIMULATE_TIMING"))
     sim::options().timing = static_cast<sim::Timing>(std::atoi(s));
   sim::options().arch = 90;
-  if (!sim::options().max_steps) sim::options().max_steps = 100000;
 #endif
   const std::string command = argc > 1 ? argv[1] : "run";
   int failed = 0;

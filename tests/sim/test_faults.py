@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sim_programs import run_cases
+from sim_programs import ROOT, compile_cxx, run_cases
 
 # Case of faults.cu -> what its report must say. A race may show in several ways.
 UNORDERED = "without being ordered after"
@@ -80,7 +80,7 @@ FAULTS = {
     "hopper30": r"exits with full\[0\] inside phase 1: .* bytes missing 64",
     "hopper31": "TMA load: 128 bytes at offset 7936 of buffer 0 are out of bounds",
     "registers": "the warps ask for 66560 registers",
-    "endless": "still running after 100000 steps",
+    "endless": "still running after 20000 steps",
     "bad_map": "tensor map: stride 0 is 120 bytes, not a multiple of 16",
 }
 RIGHT = ["global0", "shared0", "arrive0", "copy0", "hopper0", "atomic"]
@@ -95,6 +95,19 @@ def test_every_planted_fault_is_caught(sim_program, timing: int, seed: int) -> N
     missed = {n: reports[n] for n, want in FAULTS.items() if not re.search(want, reports[n])}
     assert not missed
     assert {n: reports[n] for n in RIGHT} == dict.fromkeys(RIGHT, "ok")
+
+
+def test_the_portable_switch(sim_program, sim_objects, tmp_path: Path) -> None:
+    """Machines that are not x86-64 switch fibres with ucontext."""
+    portable = tmp_path / "fiber.o"
+    compile_cxx("-DFUSEBENCH_SIM_UCONTEXT", "-c", ROOT / "csrc/sim/fiber.cpp", "-o", portable)
+    objects = [portable, *(o for o in sim_objects if o.name != "fiber.o")]
+    program = tmp_path / "faults"
+    source = Path(__file__).with_name("faults.cu")
+    compile_cxx("-o", program, "-x", "c++", source, "-x", "none", *objects)
+    reports = run_cases(program, *RIGHT, "shared5", "hopper12")
+    assert {n: reports[n] for n in RIGHT} == dict.fromkeys(RIGHT, "ok")
+    assert "race" in reports["shared5"] and "race" in reports["hopper12"]
 
 
 def test_report_names_kernel_block_thread_and_line(sim_program) -> None:

@@ -22,7 +22,7 @@ BAD = {
     "uint4 u = *reinterpret_cast<const uint4*>(p);": "use ldg or stg",
     "void f(const float* x, int i) {\n  float v = x[i];\n}": "x: memory read or written directly",
     "void f(T *x, int i) {\n  *x = T();\n}": "x: memory read or written directly",
-    "struct E {\n  const T *bias, *residual;\n  T get(int i) { return residual[i]; }\n};": "residual:",
+    "struct E {\n  const T *bias, *more;\n  T get(int i) { return more[i]; }\n};": "more:",
 }
 GOOD = [
     "// asm and __shared__ in a comment",
