@@ -29,7 +29,7 @@ def _register(name: str) -> None:
             return f"the dtype is {q.dtype}, expected bfloat16 or float16 on a GPU"
         needs_mask = causal and 1 < q.shape[2] < k.shape[2]
         if q.device.type == "cuda" and needs_mask and not masked:
-            return f"q has {q.shape[2]} of k's {k.shape[2]} positions, expected 1 or all: it masks none"
+            return f"q has {q.shape[2]} of k's {k.shape[2]} positions, expected 1 or all"
         return None
 
     def unavailable() -> str | None:

@@ -17,7 +17,8 @@ def inspected_for(variant: Variant, workload: Workload, target: str) -> Inspecte
 
     Rows have `registers`, `stack` (bytes of local memory a thread, i.e. spills) and `shared` for
     the kernels that Triton compiled: the most over the configurations that the GPU would choose
-    from. Raises ValueError for a mode that needs the GPU, RuntimeError where there can be no target.
+    from. Raises ValueError for a mode that needs the GPU, RuntimeError where there can be no
+    target.
     """
     if str(variant.mode) != "default":
         raise checks.refuse(

@@ -241,7 +241,7 @@ def side_by_side(first: Inspected, second: Inspected, width: int) -> str:
     rows = []
     for site in sites.ordered([*halves[0], *halves[1]]):
         row: dict[str, Any] = {"site": site}
-        for side, (parts, looked) in enumerate(zip(halves, (first, second))):
+        for side, parts in enumerate(halves):
             part = parts.get(site)
             if part is None:
                 continue
