@@ -204,12 +204,12 @@ def text_width(text: str, mono: bool = False) -> float:
 
 
 def shorten(text: str, room: float, mono: bool = False) -> str:
-    """The text where it fits, else its two ends: variants differ at both."""
-    fits = int(room / (FONT * (MONO_EM if mono else SANS_EM)))
+    """The text where it fits, else its beginning; of a name both ends, where variants differ."""
+    fits = max(int(room / (FONT * (MONO_EM if mono else SANS_EM))), 3)
     if len(text) <= fits:
         return text
-    head = max(fits - 1, 2) // 2
-    return f"{text[:head]}…{text[len(text) - (max(fits - 1, 2) - head) :]}"
+    tail = (fits - 1) // 2 if mono else 0
+    return f"{text[: fits - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 @dataclass(frozen=True)

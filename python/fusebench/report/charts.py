@@ -96,7 +96,9 @@ def intervals(
     for row, y in zip(rows, body.rows(sheet)):
         if row.value is None:
             text = f"failed: {row.why}" if row.why else "not measured"
-            sheet.text(body.left, y + 4, shorten(text, width - PAD - body.left), "failed")
+            short = shorten(text, width - PAD - body.left)
+            sheet.rect(body.left, y - 9, text_width(short) + PAD, 18, "paper")
+            sheet.text(body.left, y + 4, short, "failed", tip=text)
             continue
         ink = {"same": "same", "suspect": "failed"}.get(row.verdict, row.verdict)
         interval = f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"

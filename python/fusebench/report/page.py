@@ -14,7 +14,7 @@ from fusebench.ops import checks
 from fusebench.report.canvas import PALETTE
 from fusebench.report.charts import NARROW, WIDE
 from fusebench.report.results import Results
-from fusebench.report.sections import Source, machine, sections
+from fusebench.report.sections import Chart, Source, machine, sections
 from fusebench.report.tables import Table, cell
 
 # study -> the settings that are arguments without an option's name, in their order.
@@ -37,21 +37,22 @@ def render(sources: Sequence[Source]) -> str:
     return templates.get_template("page.html").render(
         palette=PALETTE,
         sections=found,
-        findings=[(section.name, line) for section in found for line in section.findings],
+        findings=[(section, line) for section in found for line in section.findings],
         warnings=warnings(sources),
-        drawings={
-            section.name: [
-                {
-                    size: Markup(chart.draw(width).svg(f"{chart.name}-{size}"))
-                    for size, width in (("wide", WIDE), ("narrow", NARROW))
-                }
-                for chart in section.charts
-            ]
-            for section in found
-        },
+        drawings={s.name: [_drawn(chart) for chart in s.charts] for s in found},
         environment=environment(sources),
         commands=[(name, command(results), results) for name, results in sources],
     )
+
+
+def _drawn(chart: Chart) -> dict[str, str]:
+    """A chart for a wide page and for a phone; the style sheet shows one of them."""
+    wide, narrow = chart.draw(WIDE), chart.draw(NARROW)
+    return {
+        "title": wide.title,
+        "wide": Markup(wide.svg(f"{chart.name}-wide")),
+        "narrow": Markup(narrow.svg(f"{chart.name}-narrow")),
+    }
 
 
 def export(sources: Sequence[Source], folder: str | Path, form: str) -> list[Path]:

@@ -50,14 +50,16 @@ class Section:
 
 
 def sections(sources: Sequence[Source]) -> list[Section]:
-    """What the files hold, in the order of the questions; names are unique."""
+    """What the files hold, in the order of the questions; names and headings are unique."""
     found = [section for build in BUILDERS for section in build(sources)]
+    alike: dict[str, list[Section]] = {}
     for section in found:
-        alike = [each for each in found if each.name == section.name]
-        for number, each in enumerate(alike[1:], 2):
-            each.name += f"-{number}"
-            for index, chart in enumerate(each.charts):
-                each.charts[index] = Chart(f"{chart.name}-{number}", chart.draw)
+        alike.setdefault(section.name, []).append(section)
+    for group in alike.values():
+        for number, section in enumerate(group if len(group) > 1 else (), 1):
+            section.name += f"-{number}"
+            section.heading += f" ({', '.join(section.sources)})"
+            section.charts = [Chart(f"{c.name}-{number}", c.draw) for c in section.charts]
     return found
 
 
@@ -73,11 +75,11 @@ def comparisons(sources: Sequence[Source]) -> Iterator[Section]:
             section.findings.append(_fastest(best, ratio, inductor))
         if any(row.get(ratio) for row in timed):
             rows = [_estimate(row, "variant", ratio, _ms(row)) for row in results.rows]
-            title = f"Times faster than {against}"
-            said = _in_words("Speed-up of each variant with its 95% interval", rows)
+            title = "Speed-up of each variant"
+            said = _in_words(f"Times faster than {against}, with 95% intervals", rows)
             draw = partial(charts.intervals, title, said, rows, f"times faster than {against}")
             section.charts.append(Chart("comparison", draw))
-        section.add(tables.table("Every variant", results.rows, tables.VARIANTS))
+        section.add(*_variants(results.rows))
         yield section
 
 
@@ -95,12 +97,9 @@ def ablations(sources: Sequence[Source]) -> Iterator[Section]:
         if any(row.get("contribution") for row in effects):
             rows = [_estimate(row, "effect", "contribution", row["verdict"]) for row in effects]
             said = _in_words("Contribution of each site with its 95% interval", rows)
-            draw = partial(charts.intervals, "Contributions", said, rows, "times faster through it")
+            draw = partial(charts.intervals, "Contribution of each site", said, rows, "times faster through it")
             section.charts.append(Chart("ablation", draw))
-        section.add(
-            tables.table("Contributions", effects, tables.EFFECTS),
-            tables.table("What was measured", variants, tables.VARIANTS),
-        )
+        section.add(tables.table("Contributions", effects, tables.EFFECTS), *_variants(variants))
         yield section
 
 
@@ -162,8 +161,7 @@ def accounts(sources: Sequence[Source]) -> Iterator[Section]:
         section.add(tables.table("Site by site", sites, tables.SITES))
         others = [row for row in results.rows if not row.get("site") and not row.get("variant")]
         section.add(*tables.anything(others))
-        variants = [row for row in results.rows if row.get("variant")]
-        section.add(tables.table("The whole model", variants, tables.VARIANTS))
+        section.add(*_variants([row for row in results.rows if row.get("variant")]))
         yield section
 
 
@@ -245,9 +243,12 @@ def rooflines(sources: Sequence[Source]) -> Iterator[Section]:
             axis = "times faster than the best Inductor"
             draw = partial(charts.intervals, "Each op by itself", said, ratios, axis)
             section.charts.append(Chart("ops", draw))
-        section.add(tables.table("Each op by itself", rows, tables.CONTESTANTS))
-        notes = dict.fromkeys(n for _, results, _ in members for n in results.notes)
-        section.notes += notes
+        section.add(
+            tables.table("Speed", rows, tables.CONTESTANTS),
+            tables.table("Limits", tables.good(rows), tables.LIMITS),
+        )
+        notes = dict.fromkeys(line for _, results, _ in members for line in results.notes)
+        section.notes += [line for line in notes if not line.startswith("warning: ")]
         yield section
 
 
@@ -255,11 +256,19 @@ def others(sources: Sequence[Source]) -> Iterator[Section]:
     """Every study that has no chart of its own: its rows as tables."""
     for study in dict.fromkeys(results.study for _, results in sources):
         if study not in CHARTED:
-            for section, results in _each(sources, study, study, study):
+            heading = QUESTIONS.get(study, study)
+            for section, results in _each(sources, study, study, heading):
                 section.add(*tables.anything(results.rows))
                 yield section
 
 
+QUESTIONS = {
+    "choose": "Which plan is the best?", "check": "Are the kernels right?",
+    "compile-cost": "What does compiling cost?", "inspect": "What did the compiler do?",
+    "bindings": "What does the way a kernel is bound cost?", "diff": "What changed?",
+    "resources": "What do the GPU kernels need?", "simulate": "What do the CUDA kernels do?",
+    "tune": "Which parameters are the best?", "machine": "What can this machine do?",
+}  # fmt: skip
 CHARTED = ("compare", "ablate", "explain", "shapes", "op")
 BUILDERS = (comparisons, ablations, accounts, lengths, rooflines, others)
 
@@ -269,10 +278,15 @@ def _each(
 ) -> Iterator[tuple[Section, Results]]:
     for file, results in sources:
         if results.study == study:
-            section = Section(
-                name, heading, [file], notes=list(results.notes), interrupted=results.interrupted
-            )
-            yield section, results
+            notes = [line for line in results.notes if not line.startswith("warning: ")]
+            yield Section(name, heading, [file], notes=notes, interrupted=results.interrupted), results
+
+
+def _variants(rows: Sequence[Row]) -> tuple[tables.Table | None, ...]:
+    return (
+        tables.table("Speed", rows, tables.SPEED),
+        tables.table("Facts", tables.good(rows), tables.FACTS),
+    )
 
 
 def _estimate(row: Row, label: str, ratio: str, note: str) -> Estimate:

@@ -18,7 +18,7 @@ from fusebench.report.table import (
     size,
 )
 
-VARIANTS: Sequence[Column] = (
+SPEED: Sequence[Column] = (
     field("variant", left=True),
     field("median_ms", "median ms", significant),
     field("p95_ms", "p95 ms", significant),
@@ -26,13 +26,16 @@ VARIANTS: Sequence[Column] = (
     field("speedup_vs_eager", "× eager", interval),
     field("speedup_vs_inductor", "× best Inductor", interval),
     field("verdict", "verdict", left=True),
+)
+FACTS: Sequence[Column] = (
+    field("variant", left=True),
     field("first_call_s", "first call s", fixed(1)),
     field("peak_bytes", "peak", size),
     field("graphs"),
-    field("graph_breaks", "breaks"),
+    field("graph_breaks", "graph breaks"),
     field("recompiles"),
     field("error", form=scientific),
-    field("error_budget", "budget", scientific),
+    field("error_budget", "its budget", scientific),
 )
 EFFECTS: Sequence[Column] = (
     field("effect", left=True),
@@ -60,10 +63,15 @@ CONTESTANTS: Sequence[Column] = (
     field("speedup_vs_eager", "× eager", interval),
     field("speedup_vs_inductor", "× best Inductor", interval),
     field("verdict", left=True),
+)
+LIMITS: Sequence[Column] = (
+    field("site", left=True),
+    field("contestant", left=True),
     field("gflops", "GFLOP/s", significant),
     field("gbytes_per_s", "GB/s", significant),
     field("intensity", "FLOP/byte", significant),
-    field("bound", left=True),
+    field("bound", "bound by", left=True),
+    field("limit_us", "limit µs", significant),
     field("share_of_limit", "of limit", percent),
     field("peak_bytes", "peak", size),
     field("error", form=scientific),
@@ -94,6 +102,11 @@ def table(caption: str, rows: Iterable[Row], columns: Sequence[Column]) -> Table
     headings = [(columns[i].heading, columns[i].left) for i in shown]
     body = [([line[i] for i in shown], row.get("failure")) for line, row in zip(cells, rows)]
     return Table(caption, headings, body) if rows else None
+
+
+def good(rows: Iterable[Row]) -> list[Row]:
+    """Those that did not fail: a reason is shown once, in the first table."""
+    return [row for row in rows if not row.get("failure")]
 
 
 def anything(rows: Sequence[Row]) -> list[Table]:
