@@ -116,8 +116,10 @@ def explain() -> Results:
             ("unaccounted", 0.2, "B took more"), ("dispatch, B", 0.05, "entering ops"),
         )
     ]  # fmt: skip
-    compiled = [{"side": f"{s}  {v}", "call_peak": 1 << 20, "generated": 10, "generated_bytes": 4096}
-                for s, v in zip("AB", ("reference@default", "cpp@default"))]  # fmt: skip
+    compiled = [
+        {"side": f"{side}  {v}", "call_peak": 1 << 20, "generated": 10, "generated_bytes": 4096}
+        for side, v in zip("AB", ("reference@default", "cpp@default"))
+    ]
     whole = [variant(n, t, 3.8, 4.9) for n, t in (("reference@default", 3.8), ("cpp@default", 3.2))]
     settings = {**WORKLOAD, "a": "reference@default", "b": "cpp@default", "rounds": 40}
     return Results("explain", [*sites, *account, *compiled, *whole], ENVIRONMENT, settings)

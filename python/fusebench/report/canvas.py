@@ -35,6 +35,7 @@ SHAPES = ("circle", "square", "triangle", "diamond")
 FONT = 12.5
 MONO_EM = 0.602  # the width of a monospace character
 SANS_EM = 0.54  # and of an average other one
+HALO = 4  # paper around a text, so that no line runs through it
 PER_INCH = 100  # units of a drawing in an inch of a PNG
 
 
@@ -114,7 +115,9 @@ class Drawing:
         axes.set(xlim=(0, self.width), ylim=(self.height, 0))
         axes.set_axis_off()
         for mark in self.marks:
-            _plot(axes, mark)
+            _plot(mark, axes)
+        for order, artist in enumerate(axes.get_children()):
+            artist.set_zorder(order)  # else all patches lie below all lines
         figure.savefig(path)
 
 
@@ -133,7 +136,8 @@ def _svg(m: Mark, classes: bool) -> str:
         style = f'fill="{fill}" stroke="{colour}"' if stroke else f'fill="{colour}"'
         if m.kind == "text":
             family = "monospace" if m.mono else "system-ui, sans-serif"
-            style += f' font-family="{family}"'
+            style += f' font-family="{family}" paint-order="stroke"'
+            style += f' stroke="{PALETTE["paper"][0]}" stroke-width="{HALO}"'
     if stroke:
         style += f' stroke-width="{_n(2 if m.kind == "dot" else m.width)}"'
     if m.dashed:
@@ -168,10 +172,11 @@ def _corners(m: Mark) -> list[tuple[float, float]]:
     return [(x, y - r), (x + r, y + 0.8 * r), (x - r, y + 0.8 * r)]
 
 
-def _plot(axes, m: Mark) -> None:
+def _plot(m: Mark, axes) -> None:
     """The same mark by matplotlib, in a figure whose units are those of the drawing."""
     from matplotlib import patches
     from matplotlib.lines import Line2D
+    from matplotlib.patheffects import withStroke
 
     colour, point = PALETTE[m.ink][0], 72 / PER_INCH
     if m.kind == "line":
@@ -184,8 +189,9 @@ def _plot(axes, m: Mark) -> None:
         align = {"start": "left", "middle": "center", "end": "right"}[m.anchor]
         axes.text(
             *m.at, m.text, color=colour, ha=align, va="baseline", fontsize=FONT * point * 0.92,
-            weight="semibold" if m.bold else "normal", parse_math=False,
+            weight="bold" if m.bold else "normal", parse_math=False,
             family="monospace" if m.mono else "sans-serif",
+            path_effects=[withStroke(linewidth=HALO * point, foreground=PALETTE["paper"][0])],
         )  # fmt: skip
         return
     how = {"edgecolor": colour, "linewidth": 2 * point} if m.hollow else {"linewidth": 0}

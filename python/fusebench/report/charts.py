@@ -18,7 +18,7 @@ from fusebench.report.canvas import (
 )
 from fusebench.report.table import significant
 
-WIDE, NARROW = 720, 350  # the widths a page asks for
+WIDE, NARROW = 720, 330  # the widths a page asks for
 PAD = 8.0
 LINE = 18.0  # from one line of text to the next
 
@@ -97,7 +97,6 @@ def intervals(
         if row.value is None:
             text = f"failed: {row.why}" if row.why else "not measured"
             short = shorten(text, width - PAD - body.left)
-            sheet.rect(body.left, y - 9, text_width(short) + PAD, 18, "paper")
             sheet.text(body.left, y + 4, short, "failed", tip=text)
             continue
         ink = {"same": "same", "suspect": "failed"}.get(row.verdict, row.verdict)
@@ -134,19 +133,19 @@ def waterfall(
         scale = Scale(0.0, scale.high, body.left, body.right)
     bottom = body.begin(PAD)
     _x_axis(sheet, scale, PAD, bottom, axis + (" (not from 0)" if cut else ""), _plain)
-    ys, half = body.rows(sheet), 7.0
-    for index, (step, (before, after), y, note) in enumerate(zip(steps, levels, ys, notes)):
+    ys, half = body.middles, 7.0
+    for after, y, below in zip(ends, ys, ys[1:]):
+        sheet.line(scale(after), y + half, scale(after), below - half, "axis")
+    body.rows(sheet)
+    for step, (before, after), y, note in zip(steps, levels, ys, notes):
         tip = f"{step.label}: {note}"
         x = scale(after)
         if step.total and cut:
             sheet.dot(x, y, "ink", shape="diamond", width=6.0, tip=tip)
         else:
             start = scale(before)
-            ink = "ink" if step.total else "faster" if step.value < 0 else "slower"
-            wide = max(abs(x - start), 1.5)
-            sheet.rect(min(x, start), y - half, wide, 2 * half, ink, tip=tip)
-        if index + 1 < len(steps):
-            sheet.line(x, y + half, x, ys[index + 1] - half, "axis")
+            ink = "ink" if step.total else _better(step.value)
+            sheet.rect(min(x, start), y - half, max(abs(x - start), 1.0), 2 * half, ink, tip=tip)
         sheet.text(width - PAD, body.note(y), note, anchor="end", bold=step.total)
     return sheet
 
@@ -158,7 +157,7 @@ def lines(
     sheet = Drawing(title, description, width)
     styles = [_style(i) for i in range(len(series))]
     top = _legend(sheet, [(s.label, *style) for s, style in zip(series, styles)]) + LINE + PAD
-    bottom, left = top + 0.55 * width, 56.0
+    bottom, left = top + 160 + 0.2 * width, 56.0
     xs = sorted({x for s in series for x, _ in s.points})
     across = spanning(xs, left, width - PAD, log=True)
     up = spanning([y for s in series for _, y in s.points], bottom, top, log=True)
@@ -185,7 +184,7 @@ def roofline(
     names = list(dict.fromkeys(p.series for p in points))
     style = {name: _style(i) for i, name in enumerate(names)}
     top = _legend(sheet, [(name, *style[name]) for name in names]) + LINE + PAD
-    bottom, left, right = top + 0.6 * width, 56.0, width - PAD
+    bottom, left, right = top + 200 + 0.2 * width, 56.0, width - PAD
     # Room above the highest limit, where the sites' names stand.
     xs = [p.intensity for p in points]
     across = spanning(xs, left + 30, right - 30, log=True, margin=0.15)
@@ -199,8 +198,7 @@ def roofline(
         sheet, across, across.ticks(int((right - left) / 60)), top, bottom, _plain
     )  # fmt: skip
     sheet.text(right, bottom + 2 * LINE + 4, "FLOP per byte", "muted", anchor="end")
-    for roof in roofs:
-        _roof(sheet, roof, roofs, across, up)
+    labels = [_roof(sheet, roof, roofs, across, up) for roof in roofs]
     taken: list[tuple[float, float, float]] = []
     for site in dict.fromkeys(p.label for p in points):
         there = [p for p in points if p.label == site]
@@ -216,6 +214,9 @@ def roofline(
             share = f", {100 * p.gflops / p.limit:.0f}% of the limit" if p.limit else ""
             tip = f"{site} {p.series}: {significant(p.gflops)} GFLOP/s{share}"
             sheet.dot(x, up(p.gflops), ink, shape=shape, tip=tip)
+            taken.append((up(p.gflops) + 4, x - 6, x + 6))
+    for text, x, y in filter(None, labels):
+        _name(sheet, text, x, y, left, right, taken, ink="muted")
     sheet.height = bottom + 2 * LINE + PAD + 4
     return sheet
 
@@ -264,15 +265,18 @@ class _Rows:
         self.top = top
         return top + self.pitch * len(self.labels)
 
+    @property
+    def middles(self) -> list[float]:
+        """The height of each row's mark."""
+        share = 0.7 if self.narrow else 0.5
+        return [self.top + self.pitch * (i + share) for i in range(len(self.labels))]
+
     def rows(self, sheet: Drawing) -> list[float]:
         """Write the labels; the middle of each row."""
-        ys = []
-        for index, label in enumerate(self.labels):
-            middle = self.top + self.pitch * (index + (0.7 if self.narrow else 0.5))
+        for label, middle in zip(self.labels, self.middles):
             text = shorten(label, self.room - PAD, mono=True)
             sheet.text(PAD, self.note(middle), text, mono=True, tip=label)
-            ys.append(middle)
-        return ys
+        return self.middles
 
     def note(self, middle: float) -> float:
         """The baseline of a row's texts."""
@@ -282,6 +286,7 @@ class _Rows:
 def _x_axis(sheet: Drawing, scale: Scale, top: float, bottom: float, name: str, form) -> None:
     """Grid, ticks and name below a plot; ends the sheet."""
     _x_ticks(sheet, scale, scale.ticks(int((scale.stop - scale.start) / 60)), top, bottom, form)
+    name = shorten(name, scale.stop)
     sheet.text(scale.stop, bottom + 2 * LINE + 2, name, "muted", anchor="end")
     sheet.height = bottom + 2 * LINE + PAD + 2
 
@@ -303,36 +308,44 @@ def _y_axis(sheet: Drawing, scale: Scale, left: float, right: float, form) -> No
         sheet.text(left - 6, y + 4, form(value), "muted", anchor="end")
 
 
-def _roof(sheet: Drawing, roof: Roof, roofs: Sequence[Roof], across: Scale, up: Scale) -> None:
-    """A ceiling, up to where it meets the highest peak or the edge."""
-    peak = max((r.value for r in roofs if not r.bandwidth), default=up.high)
+def _roof(
+    sheet: Drawing, roof: Roof, roofs: Sequence[Roof], across: Scale, up: Scale
+) -> tuple[str, float, float] | None:
+    """Draw a ceiling, up to where it meets the peak or the edge; its label and where it goes."""
+    room = text_width(roof.label) / 2
     if not roof.bandwidth:
-        first = min((r.value for r in roofs if r.bandwidth), default=0.0)
-        start = max(across.low, roof.value / first) if first else across.low
-        if start < across.high:
-            y = up(roof.value)
-            sheet.line(across(start), y, across.stop, y, "axis", width=2)
-            sheet.text(across.stop, y - 6, roof.label, "muted", anchor="end")
-        return
+        widest = max((r.value for r in roofs if r.bandwidth), default=0.0)
+        start = max(across.low, roof.value / widest) if widest else across.low
+        if start >= across.high:
+            return None
+        y = up(roof.value)
+        sheet.line(across(start), y, across.stop, y, "axis", width=2, tip=roof.label)
+        return roof.label, across(start) + room + PAD, y - 6
+    peak = min((r.value for r in roofs if not r.bandwidth), default=up.high)
     low = max(across.low, up.low / roof.value)
     high = min(across.high, min(peak, up.high) / roof.value)
-    if low < high:
-        x, y = across(low), up(low * roof.value)
-        sheet.line(x, y, across(high), up(high * roof.value), "axis", width=2, tip=roof.label)
-        sheet.text(x + 6, y - 6 if y < up.start - 20 else y - 10, roof.label, "muted")
+    if low >= high:
+        return None
+    ends = across(low), up(low * roof.value), across(high), up(high * roof.value)
+    sheet.line(*ends, "axis", width=2, tip=roof.label)
+    # Left of the line, as far up as the label needs: nothing is above a ceiling.
+    x = min(max(across.start + 2 * room + 2 * PAD, ends[0]), ends[2])
+    share = (x - ends[0]) / (ends[2] - ends[0])
+    return roof.label, x - PAD - room, ends[1] + share * (ends[3] - ends[1])
 
 
 def _name(
     sheet: Drawing, text: str, x: float, y: float, left: float, right: float,
-    taken: list[tuple[float, float, float]],
+    taken: list[tuple[float, float, float]], ink: str = "ink",
 ) -> None:  # fmt: skip
-    """Write a name centred at x, above y, and higher where another one stands there."""
-    half = text_width(text, mono=True) / 2
+    """Write a name centred at x, above y, and higher where something else stands."""
+    mono = ink == "ink"
+    half = text_width(text, mono) / 2 + 3
     x = min(max(x, left + half), right - half)
     while any(abs(y - other) < FONT and x - half < b and a < x + half for other, a, b in taken):
-        y -= FONT + 2
+        y -= FONT / 2
     taken.append((y, x - half, x + half))
-    sheet.text(x, y, text, anchor="middle", mono=True)
+    sheet.text(x, y, text, ink, anchor="middle", mono=mono)
 
 
 def _legend(sheet: Drawing, entries: Sequence[tuple[str, str, str]]) -> float:
@@ -361,6 +374,11 @@ def _apart(values: Sequence[float], scale: Scale, room: float) -> list[float]:
         if not kept or scale(value) - scale(kept[-1]) >= room:
             kept.append(value)
     return kept
+
+
+def _better(difference: float) -> str:
+    """The ink of a change in time."""
+    return "faster" if difference < 0 else "slower" if difference > 0 else "same"
 
 
 def _plain(value: float) -> str:

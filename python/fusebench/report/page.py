@@ -117,7 +117,7 @@ def command(results: Results) -> str:
     settings = {
         name: value
         for name, value in results.settings.items()
-        if name not in OUTCOMES and value not in (None, False, [], ())
+        if name not in OUTCOMES and value is not False and value not in (None, [], ())
     }
     words = ["fusebench", results.study]
     for name in ARGUMENTS.get(results.study, ()):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fusebench.report import charts, tables
+from fusebench.report import charts, table, tables
 from fusebench.report.canvas import Drawing
 from fusebench.report.charts import Estimate, Point, Roof, Series, Step
 from fusebench.report.results import Results
@@ -68,14 +68,14 @@ def comparisons(sources: Sequence[Source]) -> Iterator[Section]:
     for section, results in _each(sources, "compare", "comparison", "Which variant is fastest?"):
         timed = [row for row in results.rows if row.get("median_ms")]
         inductor = next((row["variant"] for row in timed if row.get("best_inductor")), None)
-        against = f"{inductor}, the best Inductor" if inductor else "reference@eager"
+        against = inductor or "reference@eager"
         ratio = "speedup_vs_inductor" if inductor else "speedup_vs_eager"
         if timed:
             best = min(timed, key=lambda row: row["median_ms"])
             section.findings.append(_fastest(best, ratio, inductor))
         if any(row.get(ratio) for row in timed):
             rows = [_estimate(row, "variant", ratio, _ms(row)) for row in results.rows]
-            title = "Speed-up of each variant"
+            title = f"Speed-up over {'the best Inductor variant' if inductor else 'eager PyTorch'}"
             said = _in_words(f"Times faster than {against}, with 95% intervals", rows)
             draw = partial(charts.intervals, title, said, rows, f"times faster than {against}")
             section.charts.append(Chart("comparison", draw))
@@ -97,7 +97,8 @@ def ablations(sources: Sequence[Source]) -> Iterator[Section]:
         if any(row.get("contribution") for row in effects):
             rows = [_estimate(row, "effect", "contribution", row["verdict"]) for row in effects]
             said = _in_words("Contribution of each site with its 95% interval", rows)
-            draw = partial(charts.intervals, "Contribution of each site", said, rows, "times faster through it")
+            title, axis = "Contribution of each site", "times faster through it"
+            draw = partial(charts.intervals, title, said, rows, axis)
             section.charts.append(Chart("ablation", draw))
         section.add(tables.table("Contributions", effects, tables.EFFECTS), *_variants(variants))
         yield section
@@ -198,6 +199,11 @@ def _add_lengths(section: Section, rows: Sequence[Row], labels: Sequence[str]) -
     said = "Median milliseconds by sequence length. " + " ".join(
         f"{s.label}: " + ", ".join(f"{y:.3g} at {x}" for x, y in s.points) + "." for s in series
     )
+    lengths = sorted({x for points in found.values() for x in points})
+    columns = [table.field("label", ", ".join(labels), left=True)]
+    columns += [table.field(str(x), f"{x} tokens", significant) for x in lengths]
+    each = [{"label": k, **{str(x): y for x, y in points.items()}} for k, points in found.items()]
+    section.add(tables.table("Median milliseconds", each, columns))
     title = "Latency over sequence length"
     draw = partial(charts.lines, title, said, series, "tokens", "median ms")
     section.charts.append(Chart("lengths", draw))
@@ -279,7 +285,8 @@ def _each(
     for file, results in sources:
         if results.study == study:
             notes = [line for line in results.notes if not line.startswith("warning: ")]
-            yield Section(name, heading, [file], notes=notes, interrupted=results.interrupted), results
+            section = Section(name, heading, [file], notes=notes, interrupted=results.interrupted)
+            yield section, results
 
 
 def _variants(rows: Sequence[Row]) -> tuple[tables.Table | None, ...]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from fusebench.ops import checks
 from fusebench.report import page
 from fusebench.report.results import load, write
-from fusebench.report.sections import Source
+from fusebench.report.sections import Source, sections
 from fusebench.studies import options
 
 OUTPUT = "report.html"
@@ -37,12 +38,21 @@ def report(
 
 
 def sources_of(paths: Sequence[str | Path]) -> list[Source]:
-    """The results under the shortest names that tell the files apart."""
+    """The results under the shortest names that tell the files apart; ValueError for others."""
     names = [Path(path).name for path in paths]
-    return [
-        (name if names.count(name) == 1 else str(path), load(path))
-        for name, path in zip(names, paths)
-    ]
+    found = []
+    for name, path in zip(names, paths):
+        results = load(path)
+        source = (name if names.count(name) == 1 else str(path), results)
+        try:
+            sections([source])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise checks.refuse(
+                "report", str(path), f"has rows that are not of {results.study!r} ({error})",
+                "a file as the study wrote it",
+            ) from None  # fmt: skip
+        found.append(source)
+    return found
 
 
 @click.command("report")
