@@ -307,7 +307,7 @@ def _gradients(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | N
 def _opcheck(implementation: Implementation, args) -> None:
     # The gradient does not live in the torch op, so autograd registration is not its business.
     torch.library.opcheck(
-        implementation.call,
+        implementation.call,  # type: ignore[arg-type]
         tuple(args),
         test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
     )
