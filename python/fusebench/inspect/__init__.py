@@ -1,1 +1,1 @@
-"""Looking inside: captured graphs, generated kernels, and what compiled kernels need."""
+"""Looking inside: what was captured, what was generated, what ran, and on which resources."""
