@@ -148,7 +148,8 @@ def from_module(
     pick: takes the measured outputs out of what it returns.
     """
     run, patches = compiled(forward or module.forward, mode)
-    graphs = mode.name in ("reduce-overhead", "max-autotune") and torch.cuda.is_available()
+    on_gpu = any(weight.is_cuda for weight in pristine.values())
+    graphs = on_gpu and mode.name in ("reduce-overhead", "max-autotune")
 
     def call(*inputs: Tensor) -> Any:
         if graphs:

@@ -198,6 +198,9 @@ def notes(race: Race, workload: Workload) -> list[str]:
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
         f"{s['threads']} threads; x: times faster, with its 95% interval; error: against float64"
     ]
+    prepared = [m.name for m in race.measurements if m.contestant and m.contestant.prepared]
+    if prepared:
+        lines.append(f"weights packed ahead of time, as freezing may: {', '.join(prepared)}")
     lines += [f"{m.name}: {m.flag}" for m in race.measurements if m.flag]
     for m in race.measurements:
         lines += [f"{m.name}: {w}" for w in m.warnings]

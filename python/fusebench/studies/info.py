@@ -47,7 +47,7 @@ def text(facts: dict[str, Any]) -> str:
     gpus = [f"{g['name']} (sm_{g['capability'].replace('.', '')})" for g in env["gpus"]]
     lines.append(f"GPUs       {', '.join(gpus) or 'none'}")
     if build:
-        lines += [f"{name:<22} {_shown(value)}" for name, value in build.items()]
+        lines += [f"{name:<22} {_shown(value)}" for name, value in build.items() if value != ""]
     else:
         lines.append("build      fusebench._C is not built: pip install .")
     lines.append("")
