@@ -10,6 +10,7 @@ import pytest
 
 from fusebench.cli import main
 from fusebench.report import page
+from fusebench.report.canvas import PALETTE
 from fusebench.report.results import Results
 from fusebench.report.sections import sections
 from fusebench.studies import report as study
@@ -87,7 +88,7 @@ def test_it_asks_for_nothing_and_runs_nothing(everything):
         ("compare", examples.compare(), "cpp@default is the fastest: 2.600 ms, 1.35 times"),
         ("ablate", examples.ablate(), "Keep: qkv_proj, sdpa; leave to Inductor: swiglu_ffn."),
         ("explain", examples.explain(), "from its sites alone one would expect 3.000 ms"),
-        ("shapes", examples.shapes(), "crossover (static): cpp@default wins up to 64 tokens"),
+        ("shapes", examples.shapes(), "Crossover (static): cpp@default wins up to 64 tokens."),
         ("op", examples.op(), "FLOP per byte"),
         ("compile-cost", examples.compile_cost(), "reference@default, warm"),
         ("machine", examples.machine(), "read 256 MiB"),
@@ -113,6 +114,20 @@ def test_every_chart_says_in_words_what_it_shows_and_has_a_table(everything):
     charts = sum(len(section.charts) for section in found)
     assert charts == 13
     assert everything.tags.count("svg") == everything.tags.count("desc") == 2 * charts
+
+
+def test_inks_stand_out_from_the_paper_in_light_and_dark():
+    def light(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        parts = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return sum(v * w for v, w in zip(parts, (0.2126, 0.7152, 0.0722)))
+
+    for side in (0, 1):
+        for name, colours in PALETTE.items():
+            for back in ("paper", "panel") if name in ("ink", "muted", "link") else ("paper",):
+                dark, bright = sorted(light(c[side]) for c in (colours, PALETTE[back]))
+                least = {"paper": 1, "panel": 1, "grid": 1, "axis": 3}.get(name, 4.5)
+                assert (bright + 0.05) / (dark + 0.05) >= least, name
 
 
 def test_a_failed_row_shows_its_reason_in_chart_and_table():

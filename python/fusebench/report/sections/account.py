@@ -15,7 +15,7 @@ from fusebench.report.sections.common import (
     steps_in_words,
     variant_tables,
 )
-from fusebench.report.table import Column, field, interval, percent, significant
+from fusebench.report.table import Column, field, interval, percent, significant, size
 
 SITES: Sequence[Column] = (
     field("site", left=True),
@@ -25,6 +25,21 @@ SITES: Sequence[Column] = (
     field("share", "share of A", percent),
     field("alone", "B alone, times faster", interval),
     field("saves_ms", "saves ms", significant),
+)
+ACCOUNT: Sequence[Column] = (
+    field("item", left=True),
+    field("ms", form=significant),
+    field("what", left=True),
+)
+COMPILED: Sequence[Column] = (
+    field("side", "variant", left=True),
+    field("generated", "generated kernels"),
+    field("generated_bytes", "they move", size),
+    field("extern", "library calls"),
+    field("handwritten", "handwritten kernels"),
+    field("operator", "operators"),
+    field("copies"),
+    field("call_peak", "peak", size),
 )
 
 
@@ -55,10 +70,14 @@ def accounts(sources: Sequence[Source]) -> Iterator[Section]:
             title, said = f"From {a} to {b}", steps_in_words(steps)
             draw = partial(charts.waterfall, title, said, steps, "ms")
             section.charts.append(Chart("account", draw))
-        section.add(tables.table("Site by site", sites, SITES))
-        others = [row for row in results.rows if not row.get("site") and not row.get("variant")]
-        section.add(*tables.anything(others))
-        section.add(*variant_tables([row for row in results.rows if row.get("variant")]))
+        compiled = [row for row in results.rows if row.get("side")]
+        whole = [row for row in results.rows if row.get("variant")]
+        section.add(
+            tables.table("Site by site", sites, SITES),
+            tables.table("The account", list(items.values()), ACCOUNT),
+            tables.table("What runs in a forward pass", compiled, COMPILED),
+            *variant_tables(whole),
+        )
         yield section
 
 

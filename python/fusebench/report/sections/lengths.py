@@ -25,7 +25,8 @@ SHAPES: Sequence[Column] = (
 def lengths(sources: Sequence[Source]) -> Iterator[Section]:
     """A chart for each policy on sizes, or one of all comparisons of the same model."""
     for section, results in files_of(sources, "shapes", "lengths", "What do other lengths cost?"):
-        section.findings += results.settings.get("crossovers") or ()
+        for line in results.settings.get("crossovers") or ():
+            section.findings.append(f"{line[:1].upper()}{line[1:]}.")
         for policy in dict.fromkeys(row["policy"] for row in results.rows):
             of_policy = [row for row in results.rows if row["policy"] == policy]
             _draw(section, of_policy, f"lengths-{policy}", f"Latency, sizes: {policy}")
