@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .launch import power_of_2
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
@@ -34,9 +36,9 @@ def head_rows(x):
 
 def head_class(d: int) -> str:
     """The size class of a head: its dimension, rounded up to what a tile holds."""
-    return f"d{max(64, triton.next_power_of_2(d))}"
+    return f"d{max(64, power_of_2(d))}"
 
 
 def block_d(d: int) -> int:
     """A tile's columns for head dimension d: a power of two that tensor cores take."""
-    return max(16, triton.next_power_of_2(d))
+    return max(16, power_of_2(d))

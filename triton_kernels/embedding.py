@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import launch
+from .launch import launch, power_of_2
 
 
 @triton.jit
@@ -64,7 +64,7 @@ def embedding(tokens, token_weight, position_weight, start):
     m = batch * t
     if m == 0 or c == 0:
         return out
-    block_c = min(triton.next_power_of_2(c), 1024)
+    block_c = min(power_of_2(c), 1024)
     block_m = max(1, 2048 // block_c)
     token_weight = _rows(token_weight)
     position_weight = None if position_weight is None else _rows(position_weight)
@@ -83,7 +83,7 @@ def embedding_backward(dy, tokens, token_weight, position_weight, start):
     dweight = torch.zeros(token_weight.shape, dtype=token_weight.dtype, device=dy.device)
     if m and c:
         ids, order = torch.sort(tokens.reshape(-1), stable=True)
-        block_c = min(triton.next_power_of_2(c), 256)
+        block_c = min(power_of_2(c), 256)
         launch(token_backward_kernel)[(m, triton.cdiv(c, block_c))](
             ids, order, dy.contiguous(), dweight, m, c, BLOCK_R=16, BLOCK_C=block_c, num_warps=4
         )

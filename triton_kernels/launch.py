@@ -139,3 +139,9 @@ def precision(dtype: torch.dtype) -> str:
     Other types ignore it.
     """
     return "tf32x3" if dtype == torch.float32 else "ieee"
+
+
+def power_of_2(n: int) -> int:
+    """The next power of two: a block size that covers n. A symbolic n is specialized, as a block is
+    part of the compiled code."""
+    return triton.next_power_of_2(int(n))

@@ -56,12 +56,14 @@ def linear_epilogue(
 
 @triton.jit
 def linear_kernel(
-    a_ptr, a_stride, b_ptr, b_stride, out_ptr, out_stride, scale_ptr, bias_ptr,
+    a_ptr, a_stride, b_ptr, b_stride, out_ptr, out_stride, out_row_ptr, scale_ptr, bias_ptr,
     residual_ptr, residual_stride, mean_ptr, rstd_ptr, norm_weight_ptr, norm_bias_ptr, M, N, K,
     NORM: tl.constexpr, EPS: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    if out_row_ptr is not None:
+        out_ptr += tl.load(out_row_ptr) * out_stride
     gemm(
         a_ptr, a_stride, b_ptr, b_stride, M, N, K,
         norm_begin, norm_apply, norm_end,
@@ -76,26 +78,28 @@ def linear_kernel(
 
 
 def product(
-    a, b, *, a_t=False, b_t=False, out=None, out_dtype=None, scale=None, bias=None, residual=None,
+    a, b, *, a_t=False, b_t=False, out=None, out_row=None, scale=None, bias=None, residual=None,
     prologue=(None, None, None), norm_weight=None, norm_bias=None, eps=0.0,
 ):  # fmt: skip
     """norm(A) @ B.T * scale + bias + residual for matrices with unit last stride.
 
     A is `a` [M, K], or its transpose with a_t; B is `b` [N, K], or its transpose with b_t.
     `prologue` is what `norm_prologue` returned. `scale` is a float32 tensor of one element. `out`
-    may be `residual` itself: each element is read and then written by the same thread.
+    may be `residual` itself: each element is read and then written by the same thread. It is
+    written from row `out_row` on, an int64 tensor of one element: a view of `out` would make
+    torch.compile copy what lies around it, and a number would make it compile a kernel for each.
     """
     k, m = a.shape if a_t else a.shape[::-1]
     n = b.shape[1] if b_t else b.shape[0]
     if out is None:
-        out = a.new_empty((m, n), dtype=out_dtype or a.dtype)
+        out = a.new_empty((m, n), dtype=a.dtype)
     if m == 0 or n == 0:
         return out
     device = target(a)
     config = gemm_config("linear", device, a.dtype, m, tma=describable(a, b))
     mean, rstd, kind = prologue
     launch(linear_kernel)[(config.programs(device),)](
-        a, a.stride(0), b, b.stride(0), out, out.stride(0),
+        a, a.stride(0), b, b.stride(0), out, out.stride(0), out_row,
         scale, bias, residual, 0 if residual is None else residual.stride(0),
         mean, rstd, norm_weight, norm_bias, m, n, k,
         NORM=kind, EPS=eps, A_T=a_t, B_T=b_t, PRECISION=precision(a.dtype), **config.kwargs(),

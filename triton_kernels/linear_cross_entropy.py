@@ -102,14 +102,15 @@ def combine_loss_kernel(
 
 @triton.jit
 def dlogits_epilogue(
-    acc, rows, tile_n, M, N, targets_ptr, lse_ptr, out_ptr, out_stride, first,
+    acc, rows, tile_n, M, N, targets_ptr, lse_ptr, out_ptr, out_stride, first_ptr,
     IGNORE: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """softmax - one_hot, through the softcap, of a chunk that starts at vocabulary id `first`.
+    """softmax - one_hot, through the softcap, of a chunk of the vocabulary from id `first` on.
 
     Not yet scaled by 1 / count, which would push small probabilities out of float16.
     """
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = tl.load(first_ptr)
     logits = capped(acc, SOFTCAP)
     lse = tl.load(lse_ptr + rows, mask=rows < M, other=0.0)
     goal = tl.load(targets_ptr + rows, mask=rows < M, other=IGNORE)
@@ -126,7 +127,7 @@ def dlogits_epilogue(
 
 @triton.jit
 def dlogits_kernel(
-    x_ptr, x_stride, weight_ptr, weight_stride, targets_ptr, lse_ptr, out_ptr, out_stride, first,
+    x_ptr, x_stride, weight_ptr, weight_stride, targets_ptr, lse_ptr, out_ptr, out_stride, first_ptr,
     M, V, C, IGNORE: tl.constexpr, SOFTCAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -135,15 +136,17 @@ def dlogits_kernel(
         x_ptr, x_stride, weight_ptr, weight_stride, M, V, C,
         norm_begin, norm_apply, norm_end, (None, None, None, None, None, 0.0),
         dlogits_epilogue,
-        (targets_ptr, lse_ptr, out_ptr, out_stride, first, IGNORE, SOFTCAP, BLOCK_N),
+        (targets_ptr, lse_ptr, out_ptr, out_stride, first_ptr, IGNORE, SOFTCAP, BLOCK_N),
         False, False, None, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, TMA, PRECISION,
     )  # fmt: skip
 
 
-def _config(x, weight):
+def _config(x, weight, softcap):
+    # tanh needs registers that a wide tile does not leave.
     return gemm_config(
-        "linear_cross_entropy", target(x), x.dtype, x.shape[0], tma=describable(x, weight)
-    )
+        "linear_cross_entropy", target(x), x.dtype, x.shape[0], tma=describable(x, weight),
+        size=None if softcap is None else "softcap",
+    )  # fmt: skip
 
 
 def linear_cross_entropy_saving(x, weight, targets, ignore_index, softcap):
@@ -154,7 +157,7 @@ def linear_cross_entropy_saving(x, weight, targets, ignore_index, softcap):
     if m == 0:
         return x.new_zeros((), dtype=torch.float32), lse
     loss, logit = torch.empty_like(lse), torch.empty_like(lse)
-    config = _config(x, weight)
+    config = _config(x, weight, softcap)
     tiles = triton.cdiv(v, config.block_n)
     maximum, total = (x.new_empty((m, tiles), dtype=torch.float32) for _ in range(2))
     launch(loss_kernel)[(config.programs(target(x)),)](
@@ -185,19 +188,21 @@ def linear_cross_entropy_backward(grad, x, weight, targets, ignore_index, softca
     if m == 0:
         return dx.to(x.dtype).view(shape), dweight
     scale = (grad / _count(targets, ignore_index)).reshape(1)
-    device, config = target(x), _config(x, weight)
+    device, config = target(x), _config(x, weight, softcap)
     # Whole tiles, and rows that a descriptor can address.
     chunk = max(256, triton.cdiv(triton.cdiv(v, CHUNKS), 128) * 128)
     dlogits = x.new_empty((m, min(chunk, triton.cdiv(v, 128) * 128)))
-    for first in range(0, v, chunk):
-        part = weight[first : first + chunk]
-        dpart = dlogits[:, : part.shape[0]]
+    starts = torch.arange(0, v, chunk, device=x.device)
+    for i, first in enumerate(range(0, v, chunk)):
+        start = starts.narrow(0, i, 1)
+        n = min(chunk, v - first)
+        part, dpart = weight.narrow(0, first, n), dlogits.narrow(1, 0, n)
         launch(dlogits_kernel)[(config.programs(device),)](
-            x, x.stride(0), part, part.stride(0), targets, lse, dpart, dpart.stride(0), first,
-            m, part.shape[0], c, IGNORE=ignore_index, SOFTCAP=softcap,
+            x, x.stride(0), part, part.stride(0), targets, lse, dlogits, dlogits.stride(0), start,
+            m, n, c, IGNORE=ignore_index, SOFTCAP=softcap,
             PRECISION=precision(x.dtype), **config.kwargs(),
         )  # fmt: skip
-        product(dpart, x, a_t=True, b_t=True, scale=scale, out=dweight[first : first + chunk])
+        product(dpart, x, a_t=True, b_t=True, scale=scale, out=dweight, out_row=start)
         product(dpart, part, b_t=True, scale=scale, out=dx, residual=dx if first else None)
     return dx.to(x.dtype).view(shape), dweight
 

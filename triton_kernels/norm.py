@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import launch, target
+from .launch import launch, power_of_2, target
 
 
 @triton.jit
@@ -133,7 +133,7 @@ def norm_backward_kernel(
 
 def _row_blocks(channels: int, elements: int = 4096) -> dict[str, int]:
     """Whole rows per program: a row must fit one block; short rows share it."""
-    block_c = triton.next_power_of_2(channels)
+    block_c = power_of_2(channels)
     warps = 4 if block_c <= 4096 else 8
     return dict(BLOCK_M=max(1, elements // block_c), BLOCK_C=block_c, num_warps=warps)
 

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from .configs import gemm_config
 from .gemm import gemm
-from .launch import describable, launch, precision, target
+from .launch import describable, launch, power_of_2, precision, target
 from .linear import projection_backward, rows_of
 from .norm import norm_apply, norm_begin, norm_end, norm_prologue
 
@@ -210,7 +210,7 @@ def qkv_proj_backward(
     dqkv = x.new_empty((m, heads * d))
     if m:
         cos, sin = (None, None) if cos is None else (cos.contiguous(), sin.contiguous())
-        block_p = triton.next_power_of_2(d // 2)
+        block_p = power_of_2(d // 2)
         block_m = max(1, 2048 // block_p)
         launch(qkv_gather_kernel)[(triton.cdiv(m, block_m), heads)](
             dq.contiguous(), dk.contiguous(), dv.contiguous(), dqkv, cos, sin, m, t,

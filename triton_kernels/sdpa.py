@@ -13,7 +13,7 @@ import triton.language as tl
 
 from .attention import LN2, LOG2E, block_d, head_class, head_rows, load_head, load_rows
 from .configs import row
-from .launch import describable, launch, precision, target
+from .launch import describable, launch, power_of_2, precision, target
 from .sdpa_backward import sdpa_backward
 
 __all__ = ["sdpa", "sdpa_backward", "sdpa_saving"]
@@ -204,12 +204,12 @@ def _forward(q, k, v, causal, scale, *, saving):
     if queries <= 64 and tk >= 4 * queries and tk > 64:
         config = dict(row("sdpa_decode", device.arch, q.dtype, head_class(d)))
         # Shares for two waves of blocks; their number may not follow Tk, which grows step by step.
-        shares = max(1, min(64, triton.next_power_of_2(2 * device.sms // (batch * hkv) or 1)))
+        shares = max(1, min(64, power_of_2(2 * device.sms // (batch * hkv) or 1)))
         partial = q.new_empty((batch, hq, tq, shares, d), dtype=torch.float32)
         partial_lse = q.new_empty((batch, hq, tq, shares), dtype=torch.float32)
         launch(decode_kernel)[(batch * hkv * shares,)](
             *tensors, partial, partial_lse, *shape, SPLITS=shares,
-            BLOCK_M=max(16, triton.next_power_of_2(queries)), BLOCK_N=config["block_n"],
+            BLOCK_M=max(16, power_of_2(queries)), BLOCK_N=config["block_n"],
             num_warps=config["warps"], num_stages=config["stages"], **constants,
         )  # fmt: skip
         launch(combine_kernel)[(batch * hq * tq,)](

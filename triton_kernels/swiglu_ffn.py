@@ -55,11 +55,8 @@ def swiglu_kernel(
 
 
 @triton.jit
-def swiglu_backward_epilogue(
-    dhidden, rows, tile_n, M, N, gate_up_ptr, dgate_up_ptr, hidden_ptr, BLOCK_N: tl.constexpr
-):
+def store_swiglu_backward(dhidden, rows, cols, M, N, gate_up_ptr, dgate_up_ptr, hidden_ptr):
     """d(silu(gate) * up) of a tile of dhidden; silu(gate) * up again, for the gradient of w_down."""
-    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = (rows[:, None] < M) & (cols[None, :] < N)
     at = rows.to(tl.int64)[:, None]
     pair = at * (2 * N) + cols[None, :]
@@ -76,6 +73,24 @@ def swiglu_backward_epilogue(
 
 
 @triton.jit
+def swiglu_backward_epilogue(
+    dhidden, rows, tile_n, M, N, gate_up_ptr, dgate_up_ptr, hidden_ptr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Store the tile; a wide one in two halves, or gate and up would not fit the registers."""
+    first = tile_n * BLOCK_N
+    if BLOCK_N >= 128:
+        W: tl.constexpr = BLOCK_N // 2
+        left, right = dhidden.reshape(BLOCK_M, 2, W).permute(0, 2, 1).split()
+        cols = first + tl.arange(0, W)
+        store_swiglu_backward(left, rows, cols, M, N, gate_up_ptr, dgate_up_ptr, hidden_ptr)
+        store_swiglu_backward(right, rows, cols + W, M, N, gate_up_ptr, dgate_up_ptr, hidden_ptr)
+    else:
+        cols = first + tl.arange(0, BLOCK_N)
+        store_swiglu_backward(dhidden, rows, cols, M, N, gate_up_ptr, dgate_up_ptr, hidden_ptr)
+
+
+@triton.jit
 def swiglu_backward_kernel(
     dy_ptr, dy_stride, w_down_ptr, w_down_stride, gate_up_ptr, dgate_up_ptr, hidden_ptr, M, F, C,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
@@ -84,7 +99,7 @@ def swiglu_backward_kernel(
     gemm(
         dy_ptr, dy_stride, w_down_ptr, w_down_stride, M, F, C,
         norm_begin, norm_apply, norm_end, (None, None, None, None, None, 0.0),
-        swiglu_backward_epilogue, (gate_up_ptr, dgate_up_ptr, hidden_ptr, BLOCK_N),
+        swiglu_backward_epilogue, (gate_up_ptr, dgate_up_ptr, hidden_ptr, BLOCK_M, BLOCK_N),
         False, True, None, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, TMA, PRECISION,
     )  # fmt: skip
 
@@ -165,7 +180,9 @@ def swiglu_ffn_backward(
     hidden = dy.new_empty((m, f))
     if m:
         device = target(dy)
-        config = gemm_config("linear", device, dy.dtype, m, tma=describable(dy2, w_down))
+        config = gemm_config(
+            "swiglu_ffn", device, dy.dtype, m, tma=describable(dy2, w_down), size="backward"
+        )
         launch(swiglu_backward_kernel)[(config.programs(device),)](
             dy2, dy2.stride(0), w_down, w_down.stride(0), gate_up, dgate_up, hidden, m, f, c,
             PRECISION=precision(dy.dtype), **config.kwargs(),

@@ -46,7 +46,7 @@ struct PackedHead {
 template <class T>
 struct AttentionBlock {
   using P = Operand<T>;
-  static constexpr int64_t kChunk = 512;  // keys between two updates of the running maximum
+  static constexpr int64_t kChunk = 256;  // keys between two updates of the running maximum
   static constexpr int64_t kRows = kBlockRows<P>;
   static constexpr int64_t kScoreRow = kChunk + kW;
   // Float probabilities take the place of their scores.
@@ -79,15 +79,12 @@ struct AttentionBlock {
   void run(const T* q, int64_t q_stride, int rows, const PackedHead<T>& head, int64_t limit,
            float scale, T* out, int64_t out_stride) const {
     const int64_t d = head.head_dim, dp = head.padded_dim(d), ldo = output_row(d);
-    const Prologue copy{Norm::none, nullptr, nullptr, 0.f};
-    for (int r = 0; r < rows; r++) {
-      P* query = queries + r * query_row(d);
-      prepare_row(q + r * q_stride, d, copy, query);
-      // With a negative scale the maximum of the scores would be the minimum of the exponents.
-      if (scale < 0) {
-        for (int64_t i = 0; i < d; i++) query[i] = negate(query[i]);
-      }
-    }
+    // In place where the tile can read them so: whole steps, rows that share no cache sets.
+    const bool in_place = sizeof(T) == sizeof(P) && d == dp && scale >= 0 &&
+                          q_stride * int64_t(sizeof(T)) % 2048 != 0;
+    const int64_t ldq = in_place ? q_stride : query_row(d);
+    const P* query = in_place ? reinterpret_cast<const P*>(q) : queries;
+    if (!in_place) copy_queries(q, q_stride, rows, d, scale < 0);
     const int tiles = ceil_div(rows, kMR<P>);
     const int64_t end = min_of(limit + rows - 1, head.keys);
     const float to_log2 = __builtin_fabsf(scale) * 1.44269504f;
@@ -97,8 +94,8 @@ struct AttentionBlock {
       for (int t = 0; t < tiles; t++) {
         const int r0 = rows * t / tiles, m = rows * (t + 1) / tiles - r0;
         for (int64_t j = 0; j < n; j += kNR)
-          tile(m, queries + r0 * query_row(d), query_row(d), head.k_panel(j0 + j), dp,
-               scores + r0 * kScoreRow + j, kScoreRow, false);
+          tile(m, query + r0 * ldq, ldq, head.k_panel(j0 + j), dp, scores + r0 * kScoreRow + j,
+               kScoreRow, false, head.k_panel(j0 + j + kNR));
       }
       for (int r = 0; r < rows; r++) {
         const int64_t seen = max_of<int64_t>(0, min_of(min_of(limit + r, head.keys) - j0, n));
@@ -109,7 +106,7 @@ struct AttentionBlock {
         const int r0 = rows * t / tiles, m = rows * (t + 1) / tiles - r0;
         for (int64_t c = 0; c < d; c += kNR)
           tile(m, probs + r0 * kProbRow, kProbRow, head.v_panel(c, j0), np, output + r0 * ldo + c,
-               ldo, j0 > 0);
+               ldo, j0 > 0, head.v_panel(c + kNR, j0));
       }
     }
     for (int r = 0; r < rows; r++) {
@@ -123,6 +120,17 @@ struct AttentionBlock {
   static float negate(float x) { return -x; }
   static bf16 negate(bf16 x) { return {uint16_t(x.bits ^ 0x8000)}; }
 
+  // With a negative scale the maximum of the scores would be the minimum of the exponents: the
+  // queries take the sign.
+  void copy_queries(const T* q, int64_t q_stride, int rows, int64_t d, bool negative) const {
+    const Prologue copy{Norm::none, nullptr, nullptr, 0.f};
+    for (int r = 0; r < rows; r++) {
+      P* query = queries + r * query_row(d);
+      prepare_row(q + r * q_stride, d, copy, query);
+      for (int64_t i = 0; negative && i < d; i++) query[i] = negate(query[i]);
+    }
+  }
+
   // probs = 2^(scores * to_log2 - max), zeros in [seen, np); brings the row's running maximum,
   // sum and output to the new maximum.
   static FUSEBENCH_INLINE void softmax_row(float* scores, P* probs, int64_t seen, int64_t np,
@@ -130,18 +138,17 @@ struct AttentionBlock {
                                            float* output, int64_t width) {
     const int64_t whole = seen / kW * kW;
     const int rest = int(seen - whole);
-    // Lanes behind the last score repeat one that counts, until their probabilities are cleared.
-    for (int i = rest; rest > 0 && i < kW; i++) scores[whole + i] = scores[whole];
     Vec m0 = set1(-__builtin_inff()), m1 = m0;
     int64_t j = 0;
-    for (; j + kW < seen; j += 2 * kW) {
+    for (; j + 2 * kW <= whole; j += 2 * kW) {
       m0 = max_of(m0, load(scores + j));
       m1 = max_of(m1, load(scores + j + kW));
     }
-    if (j < seen) m0 = max_of(m0, load(scores + j));
+    if (j < whole) m0 = max_of(m0, load(scores + j));
+    if (rest > 0) m1 = max_of(m1, first_lanes(load(scores + whole), rest, -__builtin_inff()));
     float highest = max_lane(max_of(m0, m1)) * to_log2;
     if (seen == 0 || (!first && top > highest)) highest = top;
-    const auto weigh = [&](int64_t at) __attribute__((always_inline)) {
+    const auto weigh = [&](int64_t at) FUSEBENCH_LAMBDA {
       return exp2<T>(load(scores + at) * to_log2 - highest);
     };
     Vec s0 = {}, s1 = {};
@@ -159,9 +166,7 @@ struct AttentionBlock {
       j += kW;
     }
     if (rest > 0) {
-      float lanes[kW];
-      store(lanes, weigh(j));
-      const Vec a = load(lanes, rest);
+      const Vec a = first_lanes(weigh(j), rest, 0.f);
       s1 += a;
       store(probs + j, a);
       j += kW;

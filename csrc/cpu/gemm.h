@@ -82,8 +82,8 @@ struct Gemm {
   Weight<T> w;
   int64_t col_step, row_parts;
   bool few;
-  static constexpr int64_t kFewRows = 12;
-  static constexpr int64_t kKBlock = 1024 / sizeof(P);
+  static constexpr int64_t kFewRows = kMR<P> == 32 ? 16 : 12;
+  static constexpr int64_t kKBlock = 256;
   static constexpr int kTiles = kBlockRows<P> / kMR<P>;
 
   // `unit`: the epilogue takes whole groups of so many columns.
@@ -166,11 +166,13 @@ struct Gemm {
       const int64_t t1 = min_of<int64_t>(t + kTiles, tiles), top = edge(t);
       for (int64_t k = 0; k < kp; k += kKBlock) {
         const int64_t kn = min_of<int64_t>(kKBlock, kp - k);
+        const int64_t k_next = k + kn < kp ? k + kn : 0;
         for (int p = 0; p < panels; p++) {
+          const P* panel = b + p * w.panel_size() + k * kNR;
+          const P* next = p + 1 < panels ? panel + w.panel_size() : b + k_next * kNR;
           for (int64_t i = t; i < t1; i++) {
-            tile(int(edge(i + 1) - edge(i)), a + edge(i) * lda + k, lda,
-                 b + p * w.panel_size() + k * kNR, kn, c + (edge(i) - top) * ldc() + p * kNR, ldc(),
-                 k > 0);
+            tile(int(edge(i + 1) - edge(i)), a + edge(i) * lda + k, lda, panel, kn,
+                 c + (edge(i) - top) * ldc() + p * kNR, ldc(), k > 0, i + 1 < t1 ? panel : next);
           }
         }
       }
@@ -212,12 +214,34 @@ struct StoreRows {
                   int64_t ldc) const {
     for (int64_t r = 0; r < rows; r++, c += ldc) {
       const int64_t at = (row + r) * ldo + column;
-      for (int64_t i = 0; i < columns; i += kW) {
-        Vec v = load(c + i);
-        if (bias) v += load_lanes(bias + column, i, columns);
-        if (residual) v += load_lanes(residual + at, i, columns);
-        store_lanes(out + at, i, columns, v);
+      if (bias && residual) {
+        store_row<true, true>(at, column, columns, c);
+      } else if (bias) {
+        store_row<true, false>(at, column, columns, c);
+      } else if (residual) {
+        store_row<false, true>(at, column, columns, c);
+      } else {
+        store_row<false, false>(at, column, columns, c);
       }
+    }
+  }
+
+  template <bool kBias, bool kResidual>
+  FUSEBENCH_INLINE void store_row(int64_t at, int64_t column, int64_t columns,
+                                  const float* c) const {
+    int64_t i = 0;
+    for (; i + kW <= columns; i += kW) {
+      Vec v = load(c + i);
+      if (kBias) v += load(bias + column + i);
+      if (kResidual) v += load(residual + at + i);
+      store(out + at + i, v);
+    }
+    if (i < columns) {
+      const int n = int(columns - i);
+      Vec v = load(c + i);
+      if (kBias) v += load(bias + column + i, n);
+      if (kResidual) v += load(residual + at + i, n);
+      store(out + at + i, v, n);
     }
   }
 };

@@ -93,6 +93,10 @@ struct Kernels {
   // Null if `packed` is what pack() makes of such a weight, else what is wrong with it.
   const char* (*check_packed)(DType, const void* packed, size_t bytes, int64_t n, int64_t k,
                               bool gate_up);
+  // Of one thread, measured for about `seconds`: floating-point operations per second on operands
+  // of the dtype in registers, and bytes per second read from a buffer of `bytes`.
+  double (*peak_flops)(DType, double seconds);
+  double (*read_bandwidth)(size_t bytes, double seconds);
 };
 
 // The table in use: FUSEBENCH_CPU_ISA if it is set, else the best one this CPU supports. Throws

@@ -26,45 +26,57 @@ struct RowStatistics {
 // Two passes, and the rounding error of the mean is measured in the second one and taken off:
 // rows whose mean is far larger than their deviation stay right.
 template <class T>
-RowStatistics row_statistics(const T* x, int64_t k, Norm norm, float eps) {
+FUSEBENCH_INLINE RowStatistics row_statistics(const T* x, int64_t k, bool centred, float eps) {
   const float inv_k = 1.f / float(k);
+  const int64_t whole = k / kW * kW, pairs = k / (2 * kW) * (2 * kW);
+  const int rest = int(k - whole);
   float mean = 0.f;
-  if (norm == Norm::layernorm) {
+  if (centred) {
     Vec s0 = {}, s1 = {};
-    int64_t i = 0;
-    for (; i + 2 * kW <= k; i += 2 * kW) {
+    for (int64_t i = 0; i < pairs; i += 2 * kW) {
       s0 += load(x + i);
       s1 += load(x + i + kW);
     }
-    for (; i < k; i += kW) s0 += load_lanes(x, i, k);
+    if (pairs < whole) s0 += load(x + pairs);
+    if (rest > 0) s1 += load(x + whole, rest);
     mean = sum(s0 + s1) * inv_k;
   }
   Vec q0 = {}, q1 = {}, d0 = {}, d1 = {};
-  int64_t i = 0;
-  for (; i + 2 * kW <= k; i += 2 * kW) {
+  for (int64_t i = 0; i < pairs; i += 2 * kW) {
     const Vec a = load(x + i) - mean, b = load(x + i + kW) - mean;
     q0 += a * a;
     q1 += b * b;
-    d0 += a;
-    d1 += b;
+    if (centred) {
+      d0 += a;
+      d1 += b;
+    }
   }
-  for (; i + kW <= k; i += kW) {
-    const Vec a = load(x + i) - mean;
+  if (pairs < whole) {
+    const Vec a = load(x + pairs) - mean;
     q0 += a * a;
     d0 += a;
   }
-  float squares = sum(q0 + q1), rest = sum(d0 + d1);
-  for (; i < k; i++) {
-    const float a = to_float(x[i]) - mean;
-    squares += a * a;
-    rest += a;
+  if (rest > 0) {
+    const Vec a = first_lanes(load(x + whole, rest) - mean, rest, 0.f);
+    q1 += a * a;
+    d1 += a;
   }
-  if (norm == Norm::layernorm) {
-    const float correction = rest * inv_k;
-    squares -= rest * correction;
+  float squares = sum(q0 + q1);
+  if (centred) {
+    const float left = sum(d0 + d1), correction = left * inv_k;
+    squares -= left * correction;
     mean += correction;
   }
   return {mean, 1.f / __builtin_sqrtf(squares * inv_k + eps)};
+}
+
+// out[0, k) = f(vector of x, its index, its lanes), then zeros up to the operand's padding.
+template <class T, class F>
+FUSEBENCH_INLINE void map_row(const T* x, int64_t k, Operand<T>* out, const F& f) {
+  int64_t i = 0;
+  for (; i + kW <= k; i += kW) store(out + i, f(load(x + i), i, kW));
+  if (i < k) store(out + i, f(load(x + i, int(k - i)), i, int(k - i)), int(k - i));
+  for (i = k; i < round_up<int64_t>(k, kKPad<Operand<T>>); i++) out[i] = Operand<T>{};
 }
 
 // out[0, k) = norm(x[0, k)), then zeros up to k rounded up to the operand's padding.
@@ -73,18 +85,27 @@ void prepare_row(const T* x, int64_t k, const Prologue& prologue, Operand<T>* ou
   const T* weight = static_cast<const T*>(prologue.weight);
   const T* bias = static_cast<const T*>(prologue.bias);
   if (prologue.norm == Norm::none) {
-    for (int64_t i = 0; i < k; i += kW) store_lanes(out, i, k, load_lanes(x, i, k));
-  } else {
-    const RowStatistics s = row_statistics(x, k, prologue.norm, prologue.eps);
-    for (int64_t i = 0; i < k; i += kW) {
-      Vec v = (load_lanes(x, i, k) - s.mean) * s.scale;
-      if (weight) v *= load_lanes(weight, i, k);
-      if (bias) v += load_lanes(bias, i, k);
-      store_lanes(out, i, k, v);
-    }
+    return map_row(x, k, out, [](Vec v, int64_t, int) FUSEBENCH_LAMBDA { return v; });
   }
-  const int64_t padded = round_up<int64_t>(k, kKPad<Operand<T>>);
-  for (int64_t i = k; i < padded; i++) out[i] = Operand<T>{};
+  const RowStatistics s = prologue.norm == Norm::layernorm
+                              ? row_statistics(x, k, true, prologue.eps)
+                              : row_statistics(x, k, false, prologue.eps);
+  const auto norm = [&](Vec v) FUSEBENCH_LAMBDA { return (v - s.mean) * s.scale; };
+  const auto at = [](const T* p, int64_t i, int n)
+                      FUSEBENCH_LAMBDA { return n == kW ? load(p + i) : load(p + i, n); };
+  if (weight && bias) {
+    map_row(x, k, out, [&](Vec v, int64_t i, int n) FUSEBENCH_LAMBDA {
+      return norm(v) * at(weight, i, n) + at(bias, i, n);
+    });
+  } else if (weight) {
+    map_row(x, k, out,
+            [&](Vec v, int64_t i, int n) FUSEBENCH_LAMBDA { return norm(v) * at(weight, i, n); });
+  } else if (bias) {
+    map_row(x, k, out,
+            [&](Vec v, int64_t i, int n) FUSEBENCH_LAMBDA { return norm(v) + at(bias, i, n); });
+  } else {
+    map_row(x, k, out, [&](Vec v, int64_t, int) FUSEBENCH_LAMBDA { return norm(v); });
+  }
 }
 
 // x [m, k] as the left operand of a GEMM: in place where nothing has to be done to it, else a

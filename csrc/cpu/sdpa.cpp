@@ -80,25 +80,53 @@ void run_blocks(const SdpaArgs& args, const Parallel& parallel) {
   });
 }
 
-// out[d] (+)= sum over keys of probs[key] * v[key]
-template <class T>
-void weigh_values(const float* probs, const T* v, int64_t stride, int64_t keys, int64_t d,
-                  float* out) {
-  constexpr int kVectors = 4;
+// out[row, d] = sum over keys of probs[row, key] * v[key], R rows at a time
+template <int R, class T>
+void weigh_values(const float* probs, int64_t ldp, const T* v, int64_t stride, int64_t keys,
+                  int64_t d, float* out, int64_t ldo) {
+  constexpr int kVectors = FUSEBENCH_ISA_LEVEL >= 2 ? 4 : 2;
   int64_t i = 0;
   for (; i + kVectors * kW <= d; i += kVectors * kW) {
-    Vec acc[kVectors] = {};
+    Vec acc[R][kVectors] = {};
     for (int64_t j = 0; j < keys; j++) {
 #pragma GCC unroll 4
-      for (int x = 0; x < kVectors; x++) acc[x] += load(v + j * stride + i + x * kW) * probs[j];
+      for (int x = 0; x < kVectors; x++) {
+        const Vec value = load(v + j * stride + i + x * kW);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) acc[r][x] += value * probs[r * ldp + j];
+      }
     }
-    for (int x = 0; x < kVectors; x++) store(out + i + x * kW, acc[x]);
+    for (int r = 0; r < R; r++) {
+      for (int x = 0; x < kVectors; x++) store(out + r * ldo + i + x * kW, acc[r][x]);
+    }
   }
   for (; i < d; i += kW) {
-    Vec acc = {};
-    for (int64_t j = 0; j < keys; j++) acc += load_lanes(v + j * stride, i, d) * probs[j];
-    store_lanes(out, i, d, acc);
+    Vec acc[R] = {};
+    for (int64_t j = 0; j < keys; j++) {
+      const Vec value = load_lanes(v + j * stride, i, d);
+      for (int r = 0; r < R; r++) acc[r] += value * probs[r * ldp + j];
+    }
+    for (int r = 0; r < R; r++) store(out + r * ldo + i, acc[r]);
   }
+}
+
+// scores [n] become 2^(scores * to_log2 - top), zeros in [n, size); total is their sum.
+template <class T>
+void softmax(float* scores, int64_t n, int64_t size, float to_log2, float& top, float& total) {
+  const auto scaled = [&](int64_t j, float fill) FUSEBENCH_LAMBDA {
+    const Vec v = load(scores + j) * to_log2;
+    return n - j >= kW ? v : first_lanes(v, int(n - j), fill);
+  };
+  Vec highest = set1(-__builtin_inff()), sums = {};
+  for (int64_t j = 0; j < n; j += kW) highest = max_of(highest, scaled(j, -__builtin_inff()));
+  top = max_lane(highest);
+  for (int64_t j = 0; j < n; j += kW) {
+    const Vec p = exp2<T>(scaled(j, -__builtin_inff()) - top);
+    sums += p;
+    store(scores + j, p);
+  }
+  for (int64_t j = round_up<int64_t>(n, kW); j < size; j += kW) store(scores + j, Vec{});
+  total = sum(sums);
 }
 
 // The queries of one KV head, num_heads / num_kv_heads * q_len rows, share its keys.
@@ -146,22 +174,23 @@ void run_few(const SdpaArgs& args, const Parallel& parallel) {
       for (int64_t r = 0; r < rows; r++) {
         const int64_t last = args.kv_len - args.q_len + r % args.q_len + 1;
         const int64_t n = max_of<int64_t>(0, (args.causal ? min_of(last, j1) : j1) - j0);
-        float* row = s + r * lds;
         float* out = part(kv_head, split, r);
-        Vec top = set1(-__builtin_inff());
-        for (int64_t j = 0; j < n; j++) row[j] *= to_log2;
-        for (int64_t j = n; j < round_up<int64_t>(n, kW); j++) row[j] = -__builtin_inff();
-        for (int64_t j = 0; j < n; j += kW) top = max_of(top, load(row + j));
-        const float highest = max_lane(top);
-        Vec total = {};
-        for (int64_t j = 0; j < n; j += kW) {
-          const Vec p = exp2<T>(load(row + j) - highest);
-          total += p;
-          store(row + j, p);
-        }
-        weigh_values(row, heads.v(b, kv, j0), args.v_stride[2], n, d, out);
-        out[max_at] = highest;
-        out[sum_at] = sum(total);
+        softmax<T>(s + r * lds, n, j1 - j0, to_log2, out[max_at], out[sum_at]);
+      }
+      const T* v = heads.v(b, kv, j0);
+      int64_t r = 0;
+      for (; r + 4 <= rows; r += 4) {
+        weigh_values<4>(s + r * lds, lds, v, args.v_stride[2], j1 - j0, d, part(kv_head, split, r),
+                        part_row);
+      }
+      if (r + 2 <= rows) {
+        weigh_values<2>(s + r * lds, lds, v, args.v_stride[2], j1 - j0, d, part(kv_head, split, r),
+                        part_row);
+        r += 2;
+      }
+      if (r < rows) {
+        weigh_values<1>(s + r * lds, lds, v, args.v_stride[2], j1 - j0, d, part(kv_head, split, r),
+                        part_row);
       }
       return;
     }

@@ -81,7 +81,9 @@ extern const Kernels table = {FUSEBENCH_NAME(FUSEBENCH_ISA),
                               swiglu_ffn,
                               packed_bytes,
                               pack,
-                              check_packed};
+                              check_packed,
+                              peak_flops,
+                              read_bandwidth};
 
 }  // namespace FUSEBENCH_ISA
 }  // namespace fusebench

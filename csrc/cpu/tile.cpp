@@ -34,10 +34,24 @@ struct Step<bf16> {
 };
 #endif
 
+// Where the panel's rows kAhead behind row i of k are: in this panel (b is its row i) or the next.
+template <class P>
+FUSEBENCH_INLINE const P* ahead(const P* b, int64_t i, int64_t k, const P* next) {
+  constexpr int64_t kAhead = 4096 / (kNR * sizeof(P));
+  return i + kAhead < k ? b + kAhead * kNR : next + (i + kAhead - k) * kNR;
+}
+// Fetches kRows rows of a panel into the first-level cache.
+template <int kRows, class P>
+FUSEBENCH_INLINE void fetch(const P* rows) {
+  constexpr int kLines = kRows * kNR * int(sizeof(P)) / 64;
+#pragma GCC unroll 32
+  for (int i = 0; i < kLines; i++) __builtin_prefetch(reinterpret_cast<const char*>(rows) + i * 64);
+}
+
 // Out of line: a call per tile costs nothing, and each size gets its own register allocation.
 template <int M, class P>
 __attribute__((noinline)) void fma_tile(const P* a, int64_t lda, const P* b, int64_t k, float* c,
-                                        int64_t ldc, bool accumulate) {
+                                        int64_t ldc, bool accumulate, const P* next) {
   using S = Step<P>;
   constexpr int kStep = kPair<P>;
   Vec acc[M][kNV];
@@ -46,17 +60,26 @@ __attribute__((noinline)) void fma_tile(const P* a, int64_t lda, const P* b, int
 #pragma GCC unroll 2
     for (int v = 0; v < kNV; v++) acc[r][v] = Vec{};
   }
-  for (int64_t i = 0; i < k; i += kStep, b += kNR * kStep) {
+  const auto step = [&](int64_t i, const P* row) FUSEBENCH_LAMBDA {
     typename S::V bv[kNV];
 #pragma GCC unroll 2
-    for (int v = 0; v < kNV; v++) bv[v] = S::load(b + v * kW * kStep);
+    for (int v = 0; v < kNV; v++) bv[v] = S::load(row + v * kW * kStep);
 #pragma GCC unroll 16
     for (int r = 0; r < M; r++) {
       const typename S::V av = S::broadcast(a + r * lda + i);
 #pragma GCC unroll 2
       for (int v = 0; v < kNV; v++) acc[r][v] = S::multiply_add(acc[r][v], av, bv[v]);
     }
+  };
+  // Four steps at a time leave the integer work of the loop off the FMA units' ports.
+  constexpr int kUnroll = 4;
+  int64_t i = 0;
+  for (; i + kUnroll * kStep <= k; i += kUnroll * kStep, b += kUnroll * kNR * kStep) {
+    fetch<kUnroll * kStep>(ahead(b, i, k, next));
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnroll; u++) step(i + u * kStep, b + u * kNR * kStep);
   }
+  for (; i < k; i += kStep, b += kNR * kStep) step(i, b);
 #pragma GCC unroll 16
   for (int r = 0; r < M; r++) {
 #pragma GCC unroll 2
@@ -69,11 +92,11 @@ __attribute__((noinline)) void fma_tile(const P* a, int64_t lda, const P* b, int
 
 template <class P, int M = kTileRows>
 FUSEBENCH_INLINE void fma_tile_rows(int m, const P* a, int64_t lda, const P* b, int64_t k, float* c,
-                                    int64_t ldc, bool accumulate) {
+                                    int64_t ldc, bool accumulate, const P* next) {
   if constexpr (M > 1) {
-    if (m < M) return fma_tile_rows<P, M - 1>(m, a, lda, b, k, c, ldc, accumulate);
+    if (m < M) return fma_tile_rows<P, M - 1>(m, a, lda, b, k, c, ldc, accumulate, next);
   }
-  fma_tile<M>(a, lda, b, k, c, ldc, accumulate);
+  fma_tile<M>(a, lda, b, k, c, ldc, accumulate, next);
 }
 
 #if FUSEBENCH_ISA_LEVEL >= 4
@@ -99,7 +122,7 @@ void configure(int m) {
 }
 
 void amx_tile(int m, const bf16* a, int64_t lda, const bf16* b, int64_t k, float* c, int64_t ldc,
-              bool accumulate) {
+              bool accumulate, const bf16* next) {
   configure(m);
   constexpr int64_t kPanelRow = kNR * 2 * sizeof(bf16);
   const int64_t a_row = lda * sizeof(bf16), c_row = ldc * sizeof(float);
@@ -117,6 +140,7 @@ void amx_tile(int m, const bf16* a, int64_t lda, const bf16* b, int64_t k, float
       _tile_zero(3);
     }
     for (int64_t i = 0; i < k; i += 32, b += kNR * 32) {
+      fetch<32>(ahead(b, i, k, next));
       _tile_loadd(6, b, kPanelRow);
       _tile_loadd(4, a + i, a_row);
       _tile_dpbf16ps(0, 4, 6);
@@ -139,6 +163,7 @@ void amx_tile(int m, const bf16* a, int64_t lda, const bf16* b, int64_t k, float
       _tile_zero(1);
     }
     for (int64_t i = 0; i < k; i += 32, b += kNR * 32) {
+      fetch<32>(ahead(b, i, k, next));
       _tile_loadd(4, a + i, a_row);
       _tile_loadd(6, b, kPanelRow);
       _tile_loadd(7, b + 32, kPanelRow);
@@ -242,6 +267,50 @@ FUSEBENCH_INLINE void dot_rows_of(int m, const P* a, int64_t lda, const T* w, in
   if (i < m) dot_strip<1>(a + i * lda, lda, w, ldw, n, k, c + i * ldc, ldc);
 }
 
+#if FUSEBENCH_ISA_LEVEL >= 4
+// Three rows and more: bf16 dot products would be slower than the memory. Rows of w are tiles as
+// they are; a, which is small, takes the packed side, so the result comes transposed. Of c the
+// columns [0, n / 16 * 16) are done.
+void amx_dot_rows(int m, const bf16* a, int64_t lda, const bf16* w, int64_t ldw, int n, int64_t k,
+                  float* c, int64_t ldc) {
+  constexpr int64_t kBlock = 512;  // of k: the packed part of a stays in the first-level cache
+  alignas(64) bf16 packed[kBlock * kNR];
+  alignas(64) float result[2][16 * 16];
+  configure(32);
+  for (int64_t k0 = 0; k0 < k; k0 += kBlock) {
+    const int64_t kn = min_of(kBlock, k - k0);
+    pack_columns(a + k0, lda, m, kn, packed);
+    for (int j = 0; j + 16 <= n; j += 32) {
+      const bool two = j + 32 <= n;
+      const bf16* top = w + j * ldw + k0;
+      const bf16* bottom = two ? top + 16 * ldw : top;
+      _tile_zero(0);
+      _tile_zero(2);
+      for (int64_t i = 0; i < kn; i += 32) {
+        for (int r = 0; r < 32 && j + 32 + r < n; r++)
+          __builtin_prefetch(top + (32 + r) * ldw + i, 0, 2);
+        _tile_loadd(6, packed + i * kNR, kNR * 2 * sizeof(bf16));
+        _tile_loadd(4, top + i, ldw * sizeof(bf16));
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, bottom + i, ldw * sizeof(bf16));
+        _tile_dpbf16ps(2, 5, 6);
+      }
+      _tile_stored(0, result[0], 64);
+      _tile_stored(2, result[1], 64);
+      for (int half = 0; half < (two ? 2 : 1); half++) {
+        Vec rows[kW];
+        for (int r = 0; r < kW; r++) rows[r] = load(result[half] + r * 16);
+        transpose(rows);
+        for (int r = 0; r < m; r++) {
+          float* out = c + r * ldc + j + half * 16;
+          store(out, k0 > 0 ? load(out) + rows[r] : rows[r]);
+        }
+      }
+    }
+  }
+}
+#endif
+
 // ---- packing ---------------------------------------------------------------------------------
 
 // kW steps along k of one row, in 32-bit units: floats, or pairs of bf16.
@@ -317,13 +386,13 @@ void pack_row_pairs(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, bf
 }  // namespace
 
 void tile(int m, const float* a, int64_t lda, const float* panel, int64_t k, float* c, int64_t ldc,
-          bool accumulate) {
+          bool accumulate, const float* next) {
   // Sums of many terms are sums of sums: in one chain the rounding errors would outgrow those of
   // a blocked GEMM.
   constexpr int64_t kChain = FUSEBENCH_ISA_LEVEL > 0 ? 256 : 64;  // more roundings without FMA
   for (int64_t i = 0; i < k; i += kChain) {
     fma_tile_rows(m, a + i, lda, panel + i * kNR, min_of(kChain, k - i), c, ldc,
-                  accumulate || i > 0);
+                  accumulate || i > 0, i + kChain < k ? panel + (i + kChain) * kNR : next);
   }
 }
 
@@ -333,6 +402,16 @@ void dot_rows(int m, const float* a, int64_t lda, const float* w, int64_t ldw, i
 }
 void dot_rows(int m, const Operand<bf16>* a, int64_t lda, const bf16* w, int64_t ldw, int n,
               int64_t k, float* c, int64_t ldc) {
+#if FUSEBENCH_ISA_LEVEL >= 4
+  if (m >= 3 && n >= 16 && k % 32 == 0) {
+    for (int i = 0; i < m; i += 16)
+      amx_dot_rows(min_of(m - i, 16), a + i * lda, lda, w, ldw, n, k, c + i * ldc, ldc);
+    const int done = n / 16 * 16;
+    w += done * ldw;
+    c += done;
+    n -= done;
+  }
+#endif
   dot_rows_of(m, a, lda, w, ldw, n, k, c, ldc);
 }
 
@@ -352,11 +431,11 @@ void pack_rows(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, bf16* p
   pack_row_pairs(w, ldw, n, k, kp, panel);
 }
 void tile(int m, const bf16* a, int64_t lda, const bf16* panel, int64_t k, float* c, int64_t ldc,
-          bool accumulate) {
+          bool accumulate, const bf16* next) {
 #if FUSEBENCH_ISA_LEVEL >= 4
-  amx_tile(m, a, lda, panel, k, c, ldc, accumulate);
+  amx_tile(m, a, lda, panel, k, c, ldc, accumulate, next);
 #else
-  fma_tile_rows(m, a, lda, panel, k, c, ldc, accumulate);
+  fma_tile_rows(m, a, lda, panel, k, c, ldc, accumulate, next);
 #endif
 }
 #else

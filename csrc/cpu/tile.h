@@ -39,11 +39,12 @@ template <class P>
 constexpr int kBlockRows = kMR<P> == 32 ? 32 : kMR<P> * 2;
 
 // c[m, kNR] = (accumulate ? c : 0) + a[m, k] * panel, 1 <= m <= kMR, k a multiple of kKPad.
+// `next` is the panel (rows) that will be read after this one: it is fetched ahead.
 void tile(int m, const float* a, int64_t lda, const float* panel, int64_t k, float* c, int64_t ldc,
-          bool accumulate);
+          bool accumulate, const float* next);
 #if FUSEBENCH_ISA_LEVEL >= 3
 void tile(int m, const bf16* a, int64_t lda, const bf16* panel, int64_t k, float* c, int64_t ldc,
-          bool accumulate);
+          bool accumulate, const bf16* next);
 #endif
 
 // c[m, n] = a[m, k] * w[n, k]^T without packing: for a few rows, which wait for w's memory.

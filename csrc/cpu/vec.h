@@ -22,6 +22,7 @@
 #endif
 
 #define FUSEBENCH_INLINE inline __attribute__((always_inline))
+#define FUSEBENCH_LAMBDA __attribute__((always_inline))
 
 namespace fusebench {
 namespace FUSEBENCH_ISA {
@@ -125,14 +126,12 @@ FUSEBENCH_INLINE float to_float(bf16 x) {
   return f;
 }
 
-// f(i, n) for every vector of [0, size): n lanes are left from i on, kW but at the end. The two
-// calls let the whole vectors compile without the masks.
-#define FUSEBENCH_LANES(i, size, WHOLE, PART) \
-  do {                                        \
-    int64_t i = 0;                            \
-    for (; i + kW <= (size); i += kW) WHOLE;  \
-    if (i < (size)) PART;                     \
-  } while (0)
+// v with `fill` in the lanes from n on.
+FUSEBENCH_INLINE Vec first_lanes(Vec v, int n, float fill) {
+  VecI lane;
+  for (int i = 0; i < kW; i++) lane[i] = i;
+  return lane < n ? v : set1(fill);
+}
 
 FUSEBENCH_INLINE Vec max_of(Vec a, Vec b) {
 #if FUSEBENCH_ISA_LEVEL >= 2

@@ -70,6 +70,30 @@ struct AttentionShape {
   int64_t lse_size() const { return int64_t{batch} * heads * q_tokens; }
 };
 
+// The order in which an attention launch starts its blocks: those of as many heads at once as keep
+// what they stream in the L2, the longest of them first, then those of the next heads.
+struct BlockOrder {
+  int heads, blocks, heads_at_once;  // heads: of all batches; blocks: of one head
+
+  static BlockOrder of(int heads, int blocks, int64_t streamed_bytes_per_head) {
+    constexpr int64_t kShareOfL2 = 16 << 20;
+    const int64_t fit = kShareOfL2 / max_of(streamed_bytes_per_head, int64_t{1});
+    return {heads, blocks, static_cast<int>(max_of(int64_t{1}, min_of(fit, int64_t{heads})))};
+  }
+  dim3 grid(int splits = 1) const {
+    return dim3(static_cast<unsigned>(heads * blocks), static_cast<unsigned>(splits));
+  }
+  struct Place {
+    int head, block;
+  };
+  DEV Place of_block() const {
+    const int index = static_cast<int>(blockIdx.x), per_group = heads_at_once * blocks;
+    const int first_head = index / per_group * heads_at_once;
+    const int group_heads = min_of(heads_at_once, heads - first_head);
+    return {first_head + index % per_group % group_heads, index % per_group / group_heads};
+  }
+};
+
 // Starts the copy of a tile; row_address(r) is where row r lies, or null for a row of zeros.
 // Columns from head_dim to DP are zeros.
 template <int ROWS, int DP, int THREADS, class T, class RowAddress>
@@ -193,6 +217,62 @@ DEV float quad_sum(float v) {
 DEV float quad_max(float v) {
   v = fmaxf(v, shfl_xor(v, 1));
   return fmaxf(v, shfl_xor(v, 2));
+}
+
+// Accumulators of 8-column tiles in one row of registers: column 8 j + lane % 4 * 2 + e of row
+// lane / 4 + 8 h is value 4 j + 2 h + e.
+template <int N>
+DEV float (&flat(float (&v)[N][4])) [N * 4] { return reinterpret_cast<float (&)[N * 4]>(v); }
+
+// The online softmax of one of the two rows a lane holds a part of: h is 0 or 1.
+struct OnlineSoftmax {
+  float top = -INFINITY;  // greatest score so far
+  float sum = 0.f;        // this lane's part of the sum of exp(score - top)
+
+  // Turns scores into probabilities relative to the new greatest score. Returns the factor for
+  // what was summed before.
+  template <int N>
+  DEV float step(float (&scores)[N], int h, float scale_log2) {
+    float greatest = top;
+    UNROLL
+    for (int i = h * 2; i < N; i += 4) greatest = fmaxf(greatest, fmaxf(scores[i], scores[i + 1]));
+    greatest = quad_max(greatest);
+    // A row that has seen no key yet keeps a finite base, so that exp2 gives 0 and not NaN.
+    const float base = greatest == -INFINITY ? 0.f : greatest * scale_log2;
+    const float rescale = ex2(top * scale_log2 - base);
+    top = greatest;
+    float part = 0.f;
+    UNROLL
+    for (int i = h * 2; i < N; i += 4) {
+      UNROLL
+      for (int e = 0; e < 2; e++) {
+        scores[i + e] = ex2(fmaf(scores[i + e], scale_log2, -base));
+        part += scores[i + e];
+      }
+    }
+    sum = sum * rescale + part;
+    return rescale;
+  }
+  // The sum over all lanes of the row.
+  DEV float total() const { return quad_sum(sum); }
+  // Natural logarithm of the sum of exp(score), -inf for a row that has seen no key.
+  DEV float lse(float total, float scale) const { return top * scale + kLn2 * lg2(total); }
+};
+// Hides the keys of a tile behind `visible`, which counts from the tile's first key.
+template <int N>
+DEV void hide_keys(float (&scores)[N], int h, int visible) {
+  const int mine = visible - lane_id() % 4 * 2;
+  UNROLL
+  for (int i = h * 2; i < N; i += 4) {
+    UNROLL
+    for (int e = 0; e < 2; e++)
+      if (i / 4 * 8 + e > mine) scores[i + e] = -INFINITY;
+  }
+}
+template <int N>
+DEV void multiply_row(float (&values)[N], int h, float factor) {
+  UNROLL
+  for (int i = h * 2; i < N; i += 4) values[i] *= factor, values[i + 1] *= factor;
 }
 
 // Calls f with the padded head dimension as a constant: 64, 96 or 128.

@@ -74,6 +74,14 @@ inline int device_arch() {
   return device_attribute(cudaDevAttrComputeCapabilityMajor) * 10 +
          device_attribute(cudaDevAttrComputeCapabilityMinor);
 }
+// Whether the sm_90a kernels were compiled and the current device runs them.
+inline bool has_sm90a() {
+#ifdef FUSEBENCH_SM90A
+  return device_arch() == 90;
+#else
+  return false;
+#endif
+}
 inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
 template <class... P, class... A>
@@ -124,6 +132,7 @@ tensor_map make_tensor_map(const T* base, const TensorMapShape& s) {
 }
 #else
 inline int device_arch() { return sim::options().arch; }
+inline bool has_sm90a() { return device_arch() == 90; }
 inline int multiprocessors() { return sim::options().multiprocessors; }
 
 template <class... P, class... A>

@@ -1,23 +1,26 @@
 // sdpa forward, FlashAttention-2 style: online softmax over tiles of keys, no T x T buffer.
 // Few queries (a decode step) split the keys over blocks and combine the partial results.
 #include "attention.cuh"
+#include "sdpa_sm90.h"
 
 namespace fusebench::cuda {
 namespace {
-constexpr int kKeys = 64;  // keys per tile
-
-template <int DP_, int WARPS_, int MI_>
+template <int DP_, int KEYS_, int WARPS_, int MI_>
 struct ForwardTile {
-  static constexpr int DP = DP_, WARPS = WARPS_, MI = MI_;
+  static constexpr int DP = DP_, KEYS = KEYS_, WARPS = WARPS_, MI = MI_;
   static constexpr int ROWS = WARPS * MI * 16, THREADS = 32 * WARPS;
-  static constexpr int Q_BYTES = ROWS * DP * 2, KV_BYTES = kKeys * DP * 2;
+  static constexpr int Q_BYTES = ROWS * DP * 2, KV_BYTES = KEYS * DP * 2;
   static constexpr int SMEM_BYTES = Q_BYTES + 2 * KV_BYTES;
 };
+// 32 rows per warp halve the traffic of keys and values; wide heads then leave registers for the
+// scores of 32 keys.
 template <int DP>
-using PrefillTile = ForwardTile<DP, 4, 2>;
+using PrefillTile = ForwardTile<DP, DP == 64 ? 64 : 32, 4, 2>;
+constexpr int kDecodeKeys = 64;
 template <int DP>
-using DecodeTile = ForwardTile<DP, 1, 1>;
+using DecodeTile = ForwardTile<DP, kDecodeKeys, 1, 1>;
 constexpr int kDecodeRows = 32;  // up to here the small tile and the splits serve better
+bool few_rows(const SdpaArgs& a) { return a.q_tokens * (a.heads / a.kv_heads) <= kDecodeRows; }
 
 template <class T>
 struct Forward {
@@ -32,28 +35,28 @@ struct Forward {
 
 template <class T, class Tile>
 KERNEL(Tile::THREADS, 1)
-sdpa_kernel(Forward<T> p) {
-  constexpr int DP = Tile::DP, MI = Tile::MI, NT = kKeys / 8;
+sdpa_kernel(Forward<T> p, BlockOrder order) {
+  constexpr int DP = Tile::DP, MI = Tile::MI, KEYS = Tile::KEYS, NT = KEYS / 8;
   const AttentionShape& shape = p.shape;
-  const int batch = static_cast<int>(blockIdx.x) / shape.kv_heads;
-  const int kv_head = static_cast<int>(blockIdx.x) % shape.kv_heads;
+  const BlockOrder::Place place = order.of_block();
+  const int batch = place.head / shape.kv_heads, kv_head = place.head % shape.kv_heads;
   // The last rows see the most keys under a causal mask: they start first.
-  const int row0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tile::ROWS;
+  const int row0 = (order.blocks - 1 - place.block) * Tile::ROWS;
   const int last_row = min_of(row0 + Tile::ROWS, shape.q_rows) - 1;
 
-  const int tiles = ceil_div(shape.last_key(last_row) + 1, kKeys);
-  const int per_split = ceil_div(ceil_div(shape.k_tokens, kKeys), p.splits);
-  const int first_tile = static_cast<int>(blockIdx.z) * per_split;
+  const int tiles = ceil_div(shape.last_key(last_row) + 1, KEYS);
+  const int per_split = ceil_div(ceil_div(shape.k_tokens, KEYS), p.splits);
+  const int first_tile = static_cast<int>(blockIdx.y) * per_split;
   const int end_tile = min_of(tiles, first_tile + per_split);
   // Tiles before this one are seen whole by every row of the block.
-  const int first_masked = (shape.last_key(row0) + 1) / kKeys;
+  const int first_masked = (shape.last_key(row0) + 1) / KEYS;
 
   const smem_t q_tile = smem_base(), k_tile = q_tile + Tile::Q_BYTES,
                v_tile = k_tile + Tile::KV_BYTES;
   const auto load_keys = [&](smem_t tile, const Heads<const T>& source, int index) {
-    load_tile<kKeys, DP, Tile::THREADS>(
+    load_tile<KEYS, DP, Tile::THREADS>(
         tile, shape.head_dim, p.aligned_in, source.data, [&](int r) -> const T* {
-          const int key = index * kKeys + r;
+          const int key = index * KEYS + r;
           return key < shape.k_tokens ? source.row(batch, kv_head, key) : nullptr;
         });
     cp_async_commit();
@@ -70,9 +73,8 @@ sdpa_kernel(Forward<T> p) {
 
   const int lane = lane_id(), warp_row = warp_id() * (MI * 16);
   const auto row_of = [&](int i, int h) { return row0 + warp_row + i * 16 + h * 8 + lane / 4; };
-  float acc[MI][DP / 8][4] = {}, row_max[MI][2], row_sum[MI][2] = {};
-  UNROLL
-  for (int i = 0; i < MI; i++) row_max[i][0] = row_max[i][1] = -INFINITY;
+  float acc[MI][DP / 8][4] = {};
+  OnlineSoftmax softmax[MI][2];
 
   NO_UNROLL
   for (int tile = end_tile - 1; tile >= first_tile; tile--) {
@@ -89,59 +91,28 @@ sdpa_kernel(Forward<T> p) {
       UNROLL
       for (int i = 0; i < MI; i++) {
         UNROLL
-        for (int h = 0; h < 2; h++) {
-          const int visible = shape.last_key(row_of(i, h)) - tile * kKeys - lane % 4 * 2;
-          UNROLL
-          for (int j = 0; j < NT; j++) {
-            UNROLL
-            for (int e = 0; e < 2; e++)
-              if (j * 8 + e > visible) s[i][j][h * 2 + e] = -INFINITY;
-          }
-        }
+        for (int h = 0; h < 2; h++)
+          hide_keys(flat(s[i]), h, shape.last_key(row_of(i, h)) - tile * KEYS);
       }
     }
     UNROLL
     for (int i = 0; i < MI; i++) {
       UNROLL
-      for (int h = 0; h < 2; h++) {
-        float top = row_max[i][h];
-        UNROLL
-        for (int j = 0; j < NT; j++) top = fmaxf(top, fmaxf(s[i][j][h * 2], s[i][j][h * 2 + 1]));
-        top = quad_max(top);
-        // A row that has seen no key yet keeps a finite base, so that exp2 gives 0 and not NaN.
-        const float base = top == -INFINITY ? 0.f : top * shape.scale_log2;
-        const float rescale = ex2(row_max[i][h] * shape.scale_log2 - base);
-        row_max[i][h] = top;
-        float sum = 0.f;
-        UNROLL
-        for (int j = 0; j < NT; j++) {
-          UNROLL
-          for (int e = 0; e < 2; e++) {
-            float& v = s[i][j][h * 2 + e];
-            v = ex2(fmaf(v, shape.scale_log2, -base));
-            sum += v;
-          }
-        }
-        row_sum[i][h] = row_sum[i][h] * rescale + sum;
-        UNROLL
-        for (int j = 0; j < DP / 8; j++)
-          acc[i][j][h * 2] *= rescale, acc[i][j][h * 2 + 1] *= rescale;
-      }
+      for (int h = 0; h < 2; h++)
+        multiply_row(flat(acc[i]), h, softmax[i][h].step(flat(s[i]), h, shape.scale_log2));
     }
     multiply_registers<T, DP, MI, NT>(acc, s, v_tile);
   }
 
   const int64_t partial_row0 =
-      (static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x) * shape.q_rows;
+      (static_cast<int64_t>(blockIdx.y) * order.heads + place.head) * shape.q_rows;
   UNROLL
   for (int i = 0; i < MI; i++) {
     UNROLL
     for (int h = 0; h < 2; h++) {
       const int row = row_of(i, h);
-      const float sum = quad_sum(row_sum[i][h]), inverse = sum > 0.f ? 1.f / sum : 0.f;
-      const float lse = row_max[i][h] * shape.scale + kLn2 * lg2(sum);  // -inf: no key seen
-      UNROLL
-      for (int j = 0; j < DP / 8; j++) acc[i][j][h * 2] *= inverse, acc[i][j][h * 2 + 1] *= inverse;
+      const float sum = softmax[i][h].total(), lse = softmax[i][h].lse(sum, shape.scale);
+      multiply_row(flat(acc[i]), h, sum > 0.f ? 1.f / sum : 0.f);
       if (row >= shape.q_rows) continue;
       if (p.splits > 1) {
         if (lane % 4 == 0) stg(p.partial_lse + partial_row0 + row, lse);
@@ -201,19 +172,19 @@ template <class T, class Tile>
 void run(const Forward<T>& p, void* stream) {
   const AttentionShape& s = p.shape;
   const int64_t partial_rows = int64_t{p.splits} * s.batch * s.kv_heads * s.q_rows;
-  const dim3 grid(static_cast<unsigned>(s.batch * s.kv_heads),
-                  static_cast<unsigned>(ceil_div(s.q_rows, Tile::ROWS)),
-                  static_cast<unsigned>(p.splits));
+  const BlockOrder order = BlockOrder::of(s.batch * s.kv_heads, ceil_div(s.q_rows, Tile::ROWS),
+                                          int64_t{4} * s.k_tokens * s.head_dim);
   const Buffer q = reads(p.q.data, p.q.extent(s.batch, s.heads, s.q_tokens, s.head_dim)),
                k = reads(p.k.data, p.k.extent(s.batch, s.kv_heads, s.k_tokens, s.head_dim)),
                v = reads(p.v.data, p.v.extent(s.batch, s.kv_heads, s.k_tokens, s.head_dim)),
                out = writes(p.out.data, p.out.extent(s.batch, s.heads, s.q_tokens, s.head_dim)),
                lse = writes(p.lse, s.lse_size());
-  const LaunchConfig config{"sdpa", grid, Tile::THREADS, Tile::SMEM_BYTES, stream};
-  if (p.splits == 1) return launch(sdpa_kernel<T, Tile>, config, {q, k, v, out, lse}, p);
+  const LaunchConfig config{"sdpa", order.grid(p.splits), Tile::THREADS, Tile::SMEM_BYTES, stream};
+  if (p.splits == 1) return launch(sdpa_kernel<T, Tile>, config, {q, k, v, out, lse}, p, order);
   const int64_t partial_size = partial_rows * p.partial_stride;
   launch(sdpa_kernel<T, Tile>, config,
-         {q, k, v, writes(p.partial_out, partial_size), writes(p.partial_lse, partial_rows)}, p);
+         {q, k, v, writes(p.partial_out, partial_size), writes(p.partial_lse, partial_rows)}, p,
+         order);
   const dim3 combine_grid(
       static_cast<unsigned>(ceil_div(partial_rows / p.splits, int64_t{kCombineRows})));
   launch(sdpa_combine_kernel<T>, {"sdpa_combine", combine_grid, 32 * kCombineRows, 0, stream},
@@ -221,7 +192,7 @@ void run(const Forward<T>& p, void* stream) {
 }
 
 template <class T>
-void run(const SdpaArgs& a, void* stream) {
+void run_sm80(const SdpaArgs& a, void* stream) {
   Forward<T> p{AttentionShape(a),
                Heads<const T>(a.q),
                Heads<const T>(a.k),
@@ -237,7 +208,7 @@ void run(const SdpaArgs& a, void* stream) {
   p.aligned_in = p.q.aligned() && p.k.aligned() && p.v.aligned();
   p.aligned_out = p.out.aligned();
   dispatch_head_dim(a.head_dim, [&](auto dp) {
-    if (p.shape.q_rows <= kDecodeRows)
+    if (few_rows(a))
       run<T, DecodeTile<dp.value>>(p, stream);
     else
       run<T, PrefillTile<dp.value>>(p, stream);
@@ -251,7 +222,7 @@ int sdpa_splits(int batch, int heads, int kv_heads, int q_tokens, int k_tokens) 
   constexpr int kBlocksPerSm = 4, kLeastTiles = 4;  // shorter slices cost more than they bring
   const int blocks = batch * kv_heads * ceil_div(rows, DecodeTile<64>::ROWS);
   const int wanted = ceil_div(kBlocksPerSm * multiprocessors(), blocks);
-  const int tiles = ceil_div(k_tokens, kKeys);
+  const int tiles = ceil_div(k_tokens, kDecodeKeys);
   const int per_split = max_of(kLeastTiles, ceil_div(tiles, wanted));
   return max_of(1, ceil_div(tiles, per_split));
 }
@@ -259,6 +230,7 @@ int sdpa_splits(int batch, int heads, int kv_heads, int q_tokens, int k_tokens) 
 int sdpa_partial_stride(int head_dim) { return ceil_div(head_dim, 8) * 8; }
 
 void sdpa(const SdpaArgs& p, DType dtype, void* stream) {
-  dispatch(dtype, [&](auto t) { run<decltype(t)>(p, stream); });
+  if (has_sm90a() && !few_rows(p) && sdpa_sm90_serves(p)) return sdpa_sm90(p, dtype, stream);
+  dispatch(dtype, [&](auto t) { run_sm80<decltype(t)>(p, stream); });
 }
 }  // namespace fusebench::cuda

@@ -56,11 +56,11 @@ struct BackwardTile {
 // scores = x u^T, grad_p = y w^T, grad_s = p (grad_p - delta), first += grad_s u, second += p w.
 template <class T, class Tile>
 KERNEL(Tile::THREADS, 1)
-sdpa_backward_kernel(Backward<T> p) {
+sdpa_backward_kernel(Backward<T> p, BlockOrder order) {
   constexpr int DP = Tile::DP, NT = Tile::STREAMED / 8;
   const AttentionShape& shape = p.shape;
-  const int batch = static_cast<int>(blockIdx.x) / shape.kv_heads;
-  const int kv_head = static_cast<int>(blockIdx.x) % shape.kv_heads;
+  const BlockOrder::Place place = order.of_block();
+  const int batch = place.head / shape.kv_heads, kv_head = place.head % shape.kv_heads;
   const auto row_address = [&](const auto& source, int row) {
     return row < shape.q_rows ? source.row(batch, shape.head(kv_head, row), shape.token(row))
                               : nullptr;
@@ -70,8 +70,7 @@ sdpa_backward_kernel(Backward<T> p) {
   };
 
   // Under a causal mask the first keys and the last rows have the most work: they start first.
-  const int kept_block =
-      static_cast<int>(Tile::KEEP_KEYS ? blockIdx.y : gridDim.y - 1 - blockIdx.y);
+  const int kept_block = Tile::KEEP_KEYS ? place.block : order.blocks - 1 - place.block;
   const int kept0 = kept_block * Tile::KEPT;
   int first = 0, end = shape.q_rows;
   if constexpr (Tile::KEEP_KEYS)
@@ -234,21 +233,20 @@ void run(const SdpaBackwardArgs& a, void* stream) {
          {"sdpa_delta", dim3(static_cast<unsigned>(ceil_div(s.lse_size(), int64_t{kDeltaRows}))),
           32 * kDeltaRows, 0, stream},
          {reads(p.out.data, rows(p.out)), grad, writes(p.delta, s.lse_size())}, p);
-  const unsigned heads = static_cast<unsigned>(s.batch * s.kv_heads);
   dispatch_head_dim(s.head_dim, [&](auto dp) {
-    using KeysTile = BackwardTile<dp.value, true>;
-    using RowsTile = BackwardTile<dp.value, false>;
-    launch(
-        sdpa_backward_kernel<T, KeysTile>,
-        {"sdpa_grad_kv", dim3(heads, static_cast<unsigned>(ceil_div(s.k_tokens, KeysTile::KEPT))),
-         KeysTile::THREADS, KeysTile::SMEM_BYTES, stream},
-        {q, k, v, grad, lse, delta, writes(p.grad_k.data, keys(p.grad_k)),
-         writes(p.grad_v.data, keys(p.grad_v))},
-        p);
-    launch(sdpa_backward_kernel<T, RowsTile>,
-           {"sdpa_grad_q", dim3(heads, static_cast<unsigned>(ceil_div(s.q_rows, RowsTile::KEPT))),
-            RowsTile::THREADS, RowsTile::SMEM_BYTES, stream},
-           {q, k, v, grad, lse, delta, writes(p.grad_q.data, rows(p.grad_q))}, p);
+    const auto start = [&](const char* name, auto tile, int kept, int streamed, Buffer first,
+                           Buffer second) {
+      using Tile = decltype(tile);
+      const auto order = BlockOrder::of(s.batch * s.kv_heads, ceil_div(kept, Tile::KEPT),
+                                        int64_t{4} * streamed * s.head_dim);
+      launch(sdpa_backward_kernel<T, Tile>,
+             {name, order.grid(), Tile::THREADS, Tile::SMEM_BYTES, stream},
+             {q, k, v, grad, lse, delta, first, second}, p, order);
+    };
+    start("sdpa_grad_kv", BackwardTile<dp.value, true>(), s.k_tokens, s.q_rows,
+          writes(p.grad_k.data, keys(p.grad_k)), writes(p.grad_v.data, keys(p.grad_v)));
+    start("sdpa_grad_q", BackwardTile<dp.value, false>(), s.q_rows, s.k_tokens,
+          writes(p.grad_q.data, rows(p.grad_q)), {});
   });
 }
 }  // namespace

@@ -129,6 +129,23 @@ CopyRef tensor_copy(Copy::Kind kind, const TensorMap* m, uint32_t smem, const in
   std::copy(at, at + 4, c->at);
   return c;
 }
+// Checks and counts the rows of a box in global memory, as far as they lie inside the tensor.
+void check_global_box(const Copy& c, bool write, const char* what) {
+  const TensorMap& m = c.map;
+  const int first = std::max(0, -c.at[0]);
+  const int end = static_cast<int>(std::min<int64_t>(m.box[0], m.dims[0] - c.at[0]));
+  if (first >= end) return;
+  for (int r = 0; r < m.box[1] * m.box[2] * m.box[3]; r++) {
+    const uint16_t* p = element(c, r, first);
+    if (!p) continue;
+    const int bytes = (end - first) * 2;
+    check_global(me(), p, bytes, write, false, false, what);
+    const uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    const long sectors = static_cast<long>((at + bytes - 1) / 32 - at / 32 + 1);
+    (write ? S.count->write_bytes : S.count->read_bytes) += bytes;
+    (write ? S.count->write_sectors : S.count->read_sectors) += sectors;
+  }
+}
 }  // namespace
 
 void tma_load(uint32_t dst, const TensorMap* map, uint32_t bar, const int (&at)[4]) {
@@ -138,15 +155,8 @@ void tma_load(uint32_t dst, const TensorMap* map, uint32_t bar, const int (&at)[
     fail("TMA load: %s was initialised without a fence to the async proxy", m.name.c_str());
   const CopyRef c = tensor_copy(Copy::kTensorLoad, map, dst, at, "TMA load");
   c->barrier = static_cast<int>(&m - b.barriers.data());
-  each_word(*c, [&](uint32_t a, int r, int col) {
-    begin_write(b, a, "TMA load");
-    for (int i = 0; i < 2; i++)
-      if (const uint16_t* p = element(*c, r, col + i)) {
-        check_global(me(), p, 2, false, false, false, "TMA load");
-        S.count->read_bytes += 2;
-      }
-  });
-  S.count->read_sectors += layout::box_bytes(map->box) / 32;
+  each_word(*c, [&](uint32_t a, int, int) { begin_write(b, a, "TMA load"); });
+  check_global_box(*c, false, "TMA load");
   start(c);
   if (S.timing == Timing::kEarly) complete(c);
   maybe_yield();
@@ -154,16 +164,11 @@ void tma_load(uint32_t dst, const TensorMap* map, uint32_t bar, const int (&at)[
 void tma_store(const TensorMap* map, uint32_t src, const int (&at)[4]) {
   Block& b = my_block();
   const CopyRef c = tensor_copy(Copy::kTensorStore, map, src, at, "TMA store");
-  each_word(*c, [&](uint32_t a, int r, int col) {
+  each_word(*c, [&](uint32_t a, int, int) {
     check_read(b, a, *me().known, me().now(), "TMA store", true);
     word(b, a).reads_in_flight++;
-    for (int i = 0; i < 2; i++)
-      if (const uint16_t* p = element(*c, r, col + i)) {
-        check_global(me(), p, 2, true, false, false, "TMA store");
-        S.count->write_bytes += 2;
-      }
   });
-  S.count->write_sectors += layout::box_bytes(map->box) / 32;
+  check_global_box(*c, true, "TMA store");
   start(c);
   me().stores.push_back(c);
   maybe_yield();

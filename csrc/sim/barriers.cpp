@@ -17,7 +17,7 @@ bool arrive_at_collective(const char* op) {
 }
 void wait_for_collective() {
   Warp& w = *me().warp;
-  block_on(w.waiters, w.op, -1);
+  block_on(w.waiters, w.op);
 }
 void finish_collective() {
   Warp& w = *me().warp;
@@ -95,7 +95,7 @@ void arrive_at_barrier(int id, int n, bool wait) {
   if (wait) bar.members.push_back(&t);
   if (bar.arrived > n) fail("barrier %d: more than the expected %d threads arrive", id, n);
   if (bar.arrived < n) {
-    if (wait) block_on(bar.waiters, "a block barrier", bar.arrived, n);
+    if (wait) block_on(bar.waiters, "barrier", id);
     return;
   }
   // Only those who wait learn what the others did.
@@ -104,6 +104,10 @@ void arrive_at_barrier(int id, int n, bool wait) {
   order_all(released, bar.epochs, b.agents(), bar.members.data(), bar.members.size());
   bar.arrived = 0, bar.epochs.clear(), bar.members.clear();
   wake_all(bar.waiters);
+}
+// What the compiler may give each thread of a block that has the multiprocessor for itself.
+int initial_registers(const Block& b) {
+  return std::min(255, 65536 / static_cast<int>(b.threads.size())) / 8 * 8;
 }
 void check_barrier(int id, int n) {
   if (id < 0 || id >= kNamedBarriers) fail("barrier id %d is not in 0..15", id);
@@ -124,9 +128,32 @@ void barrier_arrive(int id, int n) {
   collective("named_barrier_arrive", [](Warp&) {});
   arrive_at_barrier(id, n, false);
 }
+// The registers a warp group asks for must exist, and all its warps must ask for the same.
 void setmaxnreg(int n, bool increase) {
-  (void)n;
-  collective(increase ? "setmaxnreg_inc" : "setmaxnreg_dec", [](Warp&) {});
+  collective(increase ? "setmaxnreg_inc" : "setmaxnreg_dec", [&](Warp& w) {
+    if (!w.max_registers) w.max_registers = initial_registers(my_block());
+    if (increase != (n > w.max_registers))
+      fail("setmaxnreg_%s<%d>, but the warp has %d registers", increase ? "inc" : "dec", n,
+           w.max_registers);
+    w.max_registers = n;
+  });
+}
+void check_exit_registers(Block& b) {
+  const int initial = initial_registers(b);
+  int total = 0;
+  bool used = false;
+  for (size_t i = 0; i < b.warps.size(); i++) {
+    const int n = b.warps[i].max_registers, first = b.warps[i / 4 * 4].max_registers;
+    if (n != first)
+      return record(
+          nullptr,
+          format("setmaxnreg: warp %zu has %d registers, warp %zu of its group %d (0: not called)",
+                 i, n, i / 4 * 4, first));
+    used |= n > 0, total += n ? n : initial;
+  }
+  if (used && total * 32 > 65536)
+    record(nullptr, format("setmaxnreg: the warps ask for %d registers, a multiprocessor has 65536",
+                           total * 32));
 }
 
 // ---------------------------------------------------------------------------------- mbarriers ---
@@ -165,6 +192,7 @@ void mbar_init(uint32_t a, uint32_t count) {
     set_writer(word(b, w), me().now(), true);
   }
   m.live = true, m.address = a, m.count = m.pending = count, m.init_thread = me().index;
+  m.waits[0] = m.name + " to complete parity 0", m.waits[1] = m.name + " to complete parity 1";
   m.arriving.assign(b.agents(), 0u);
   m.done = std::make_shared<Clock>(b.agents(), 0u);
 }
@@ -209,7 +237,7 @@ bool mbar_try_wait(uint32_t a, uint32_t parity) {
   Mbarrier& m = live_barrier(a, "mbar_try_wait");
   if (one_in(32)) return maybe_yield(1), false;  // it may time out at any moment
   if ((m.phase & 1) == parity) {                 // that phase is still running
-    block_on(m.waiters, m.name.c_str(), parity, m.phase);
+    block_on(m.waiters, m.waits[parity & 1].c_str());
     if ((m.phase & 1) == parity) return false;
   }
   Thread& t = me();

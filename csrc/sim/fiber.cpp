@@ -1,4 +1,4 @@
-// Fibres: a switch in assembly on x86-64, ucontext elsewhere.
+// Fibres: a switch in assembly on x86-64, ucontext elsewhere and where it is asked for.
 #include "fiber.h"
 
 #include <sys/mman.h>
@@ -8,7 +8,9 @@
 #include <stdexcept>
 #include <vector>
 
-#ifndef __x86_64__
+#if defined(__x86_64__) && !defined(FUSEBENCH_SIM_UCONTEXT)
+#define SWITCH_IN_ASSEMBLY
+#else
 #include <ucontext.h>
 #endif
 
@@ -28,7 +30,7 @@ void reserve_stacks(int n) {
   }
 }
 
-#ifdef __x86_64__
+#ifdef SWITCH_IN_ASSEMBLY
 // Callee-saved registers go on the old stack (System V).
 asm(R"(
 .text

@@ -12,7 +12,8 @@ namespace py = pybind11;
 namespace sim = fusebench::sim;
 
 namespace {
-[[noreturn]] void refuse(const std::string& name, const std::string& got, const std::string& accepted) {
+[[noreturn]] void refuse(const std::string& name, const std::string& got,
+                         const std::string& accepted) {
   throw py::value_error(name + ": got " + got + ", accepted: " + accepted);
 }
 int arch_of(const std::string& name, const std::string& arch) {
@@ -46,7 +47,8 @@ void configure(std::optional<uint64_t> seed, std::optional<std::string> timing,
   if (multiprocessors) o.multiprocessors = *multiprocessors;
   if (resident) o.resident = *resident;
   if (max_steps) o.max_steps = *max_steps;
-  if (o.multiprocessors < 1) refuse("multiprocessors", std::to_string(o.multiprocessors), "1 or more");
+  if (o.multiprocessors < 1)
+    refuse("multiprocessors", std::to_string(o.multiprocessors), "1 or more");
   if (o.resident < 1 || o.resident > 64) refuse("resident", std::to_string(o.resident), "1 to 64");
   if (o.max_steps < 0) refuse("max_steps", std::to_string(o.max_steps), "0 (no limit) or more");
   sim::options() = o;

@@ -51,7 +51,7 @@ std::string deadlock_report() {
           continue;
         }
         std::string s = t.waits ? where(t.place) + ", " + t.waits : "nothing";
-        if (t.waits && t.w1 >= 0) s += format(" (%ld of %ld)", t.w1, t.w2);
+        if (t.waits && t.number >= 0) s += format(" %ld", t.number);
         size_t i = 0;
         while (i < states.size() && states[i].first != s) i++;
         if (i == states.size()) states.push_back({s, 0});
@@ -75,13 +75,18 @@ std::string deadlock_report() {
           format("\n  block (%u, %u, %u) warp%s: ", b->id.x, b->id.y, b->id.z, l.second.c_str()) +
           l.first;
   }
-  for (auto& b : S.blocks)
+  for (auto& b : S.blocks) {
+    const std::string block = format("\n  block (%u, %u, %u) ", b->id.x, b->id.y, b->id.z);
+    for (auto& n : b->named)
+      if (n.arrived)
+        text += block + format("barrier %d: %d of %d threads have arrived",
+                               static_cast<int>(&n - b->named), n.arrived, n.expected);
     for (auto& m : b->barriers)
       if (m.live && !m.waiters.empty())
-        text += format(
-            "\n  block (%u, %u, %u) %s: phase %u, arrivals missing %u of %u, bytes missing %ld",
-            b->id.x, b->id.y, b->id.z, m.name.c_str(), m.phase, m.pending, m.count,
-            static_cast<long>(m.tx));
+        text += block + m.name +
+                format(": in phase %u, arrivals missing %u of %u, bytes missing %ld", m.phase,
+                       m.pending, m.count, static_cast<long>(m.tx));
+  }
   return text;
 }
 }  // namespace fusebench::sim

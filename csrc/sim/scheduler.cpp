@@ -95,6 +95,7 @@ void end_block(size_t i) {
   Block& b = *S.blocks[i];
   for (auto& w : b.warps) flush_accesses(w);
   check_exit_barriers(b);
+  check_exit_registers(b);
   while (!S.failed && !b.in_flight.empty()) {
     const CopyRef c = b.in_flight.back();
     if (c->kind == Copy::kTensorLoad)
@@ -173,9 +174,9 @@ void wake_all(std::vector<Thread*>& waiters) {
   for (Thread* t : waiters) wake(t);
   waiters.clear();
 }
-void block_on(std::vector<Thread*>& waiters, const char* what, long w1, long w2) {
+void block_on(std::vector<Thread*>& waiters, const char* what, long number) {
   Thread& t = me();
-  t.waits = what, t.w1 = w1, t.w2 = w2;
+  t.waits = what, t.number = number;
   waiters.push_back(&t);
   leave();
   t.waits = nullptr;

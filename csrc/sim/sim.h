@@ -21,10 +21,10 @@ enum class Timing { kEarly, kLate, kRandom };
 struct Options {
   uint64_t seed = 0;  // of scheduling, of random timing, of where shared memory starts
   Timing timing = Timing::kRandom;
-  int arch = 80;            // what device_arch() answers
-  int multiprocessors = 3;  // what multiprocessors() answers
-  int resident = 2;         // blocks that run at the same time
-  long max_steps = 0;       // switches of one launch before it counts as endless; 0: no limit
+  int arch = 80;               // what device_arch() answers
+  int multiprocessors = 3;     // what multiprocessors() answers
+  int resident = 2;            // blocks that run at the same time
+  long max_steps = 100000000;  // switches of one launch before it counts as endless; 0: no limit
 };
 Options& options();
 

@@ -25,8 +25,8 @@ struct Thread {
   dim3 id;
   bool done = false, queued = false;
   Place place = {"?", 0};
-  const char* waits = nullptr;  // for what, when blocked; w1 and w2 are its numbers
-  long w1 = 0, w2 = 0;
+  const char* waits = nullptr;  // for what, when blocked, and which one of it
+  long number = -1;
 
   ClockRef known;
   uint32_t time = 1;  // counts the releases of this thread
@@ -67,6 +67,7 @@ struct Warp {
     uint32_t out[4];
   } slot[32];
   std::vector<Access> log[32];
+  int max_registers = 0;  // of setmaxnreg; 0: not used
 };
 
 // State of one 32-bit word of shared memory.
@@ -95,7 +96,7 @@ struct Mbarrier {
   uint32_t address = 0, count = 0, pending = 0, phase = 0;
   int64_t tx = 0;
   int init_thread = 0;
-  std::string name;
+  std::string name, waits[2];  // the latter by parity, for reports
   Clock arriving;
   ClockRef done;
   std::vector<Thread*> waiters;
@@ -193,7 +194,7 @@ uint32_t random_bits();
 inline bool one_in(int n) { return random_bits() % static_cast<uint32_t>(n) == 0; }
 void wake(Thread*);
 void wake_all(std::vector<Thread*>&);
-void block_on(std::vector<Thread*>&, const char* what, long w1 = 0, long w2 = 0);
+void block_on(std::vector<Thread*>&, const char* what, long number = -1);
 void maybe_yield(int n = 4);  // lets others run, once in n times
 
 // ----------------------------------------------------------------------------------- report.cpp
@@ -243,6 +244,7 @@ void release(Thread&, Clock& to);
 Mbarrier& live_barrier(uint32_t address, const char* what);
 void advance(Block&, Mbarrier&);
 void check_exit_barriers(Block&);
+void check_exit_registers(Block&);
 
 // ------------------------------------------------------------------------------------- wgmma.cpp
 // ---

@@ -165,7 +165,7 @@ void wgmma_wait(int n) {
   for (; static_cast<int>(t.multiply_groups.size()) > n; t.multiply_groups.pop_front())
     upto = t.multiply_groups.front();
   while (upto > g.complete && (g.end() < upto || g.at(upto - 1).issued < 128))
-    block_on(g.waiters, "wgmma_wait, for other warps to issue the multiply", -1);
+    block_on(g.waiters, "wgmma_wait, for other warps to issue the multiply");
   for (long i = t.multiplies_waited; i < upto; i++) {
     const Multiply& w = g.at(i);
     if (w.a_in_registers &&

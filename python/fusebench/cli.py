@@ -76,6 +76,9 @@ def main(args: list[str] | None = None) -> None:
     """Run a command: exit code 0, 1 for failed rows, 2 for bad input, 130 when interrupted."""
     try:
         code = cli.main(args, prog_name="fusebench", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(0)
     except click.ClickException as error:
         _complain(error.format_message())
     except (click.Abort, KeyboardInterrupt):

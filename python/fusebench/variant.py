@@ -1,7 +1,10 @@
 """The PLAN@MODE grammar: which implementation each site uses, and how the model is compiled.
 
 VARIANT = PLAN @ MODE                 cpp@default, sdpa=cuda,swiglu_ffn=triton-norm@eager
-PLAN    = CHOICE | SITE=CHOICE, …     one choice for every site, or the rest is reference
+PLAN    = CHOICE                      one choice for every site that has it, else reference
+        | SITE=CHOICE, …              the rest is reference
+        | CHOICE, SITE=CHOICE, …      the rest is the first
+        | FILE.toml                   a plan that `fusebench choose` wrote
 CHOICE  = IMPLEMENTATION[-PART…]      -norm, -rope or -residual: left outside the op
 MODE    = eager | default | reduce-overhead | max-autotune | max-autotune-no-cudagraphs
           [+freezing] [+dynamic]
@@ -9,10 +12,17 @@ MODE    = eager | default | reduce-overhead | max-autotune | max-autotune-no-cud
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fusebench.ops import checks, registry
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SITES = {
     "embedding": "embedding",
@@ -71,23 +81,46 @@ class Plan:
 
         One choice for every site (`cpp`) applies where that implementation exists, and leaves
         the other sites `reference`; parts then apply to the sites that have them.
+        A name that ends in .toml is a plan file, as `fusebench choose` writes them.
         """
         text = text.strip()
+        if text.endswith(".toml"):
+            return read_plan(text)[0]
         if not text:
             raise checks.refuse("plan", "the text", "is empty", "IMPLEMENTATION or SITE=CHOICE,…")
-        if "=" not in text:
-            return cls(_everywhere(text), text)
-        sites: dict[str, Choice] = {}
-        for item in text.split(","):
+        first, *rest = text.split(",")
+        everywhere = "=" not in first
+        sites = _everywhere(first.strip()) if everywhere else {}
+        named: set[str] = set()
+        for item in rest if everywhere else (first, *rest):
             site, equals, choice = (part.strip() for part in item.partition("="))
             if not equals:
                 raise checks.refuse("plan", f"{item!r}", "has no '='", "SITE=IMPLEMENTATION")
             if site not in SITES:
                 raise checks.unknown("site", site, SITES, "plan")
-            if site in sites:
+            if site in named:
                 raise checks.refuse("plan", site, "is given twice", "one choice a site")
+            named.add(site)
             sites[site] = _choice(site, choice)
         return cls(sites, text)
+
+
+def read_plan(path: str | Path) -> tuple[Plan, Mode]:
+    """A plan file: its plan and the mode it was chosen for.
+
+    ValueError for a file that is not there or not a plan, or a choice that does not exist.
+    """
+    try:
+        data = tomllib.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise checks.refuse("plan", "FILE", f"is {str(path)!r}, not a file", "a file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"plan: {path} is not TOML ({error})") from None
+    sites = data.get("sites")
+    if data.get("schema") != 1 or not isinstance(sites, dict):
+        raise checks.refuse("plan", str(path), "is not a plan", "schema = 1 and a table [sites]")
+    used = [f"{site}={choice}" for site, choice in sites.items() if choice != "reference"]
+    return Plan.parse(",".join(used) or "reference"), Mode.parse(str(data.get("mode", "eager")))
 
 
 def _choice(site: str, text: str) -> Choice:

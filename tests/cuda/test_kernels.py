@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import cuda_cases as cases
 import pytest
 import torch
+from cuda_cases import BF16, FP16, assert_true, randn, run
 
 from fusebench import ops
 from fusebench.bench import verify
-from fusebench.ops import get_op
 
 sim = pytest.importorskip("fusebench._sim", reason="the simulator was not built")
 
-BF16, FP16 = torch.bfloat16, torch.float16
-LARGE, SMALL = 1, 1000  # multiprocessors: few make the GEMM choose its large tile, many its small
+# Multiprocessors: few make the sm_80 GEMM choose its large tile, many its small one.
+LARGE, SMALL = 1, 1000
+TILES = {"sm_80 large": ("sm_80", LARGE), "sm_80 small": ("sm_80", SMALL), "sm_90a": ("sm_90a", 3)}
 
 
 @pytest.fixture(autouse=True)
@@ -24,79 +26,34 @@ def settings():
     sim.configure(**before)
 
 
-def randn(*shape: int, seed: int = 0, scale: float = 1.0, mean: float = 0.0, dtype=BF16):
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return (torch.randn(shape, generator=generator) * scale + mean).to(dtype)
+@pytest.fixture(params=TILES)
+def tile(request):
+    arch, multiprocessors = TILES[request.param]
+    sim.configure(arch=arch, multiprocessors=multiprocessors)
+    return request.param
 
 
-def run(op: str, *args):
-    return getattr(torch.ops.fusebench, f"{op}_cuda")(*args)
-
-
-def assert_true(op: str, args, result=None) -> None:
-    """The result is within twice the error of the reference composition in the same dtype."""
-    result = run(op, *args) if result is None else result
-    reference = get_op(op).reference
-    verdict = verify.judge(result, verify.oracle(reference, args), reference(*args))
-    assert verdict.ok, verdict.reason
-
-
-def linear_args(m, n, k, norm=None, parts=True, dtype=BF16, mean=0.0):
-    def optional(*shape, **how):
-        return randn(*shape, dtype=dtype, **how) if parts else None
-
-    return (
-        randn(m, k, mean=mean, dtype=dtype), randn(n, k, scale=k**-0.5, dtype=dtype), optional(n),
-        optional(m, n, seed=1), norm, optional(k, mean=1.0, scale=0.2) if norm else None,
-        optional(k, seed=2) if norm == "layernorm" else None, 1e-5,
-    )  # fmt: skip
-
-
-def qkv_args(batch, tokens, width, heads, kv_heads, dim, norm="rmsnorm", rope=True, dtype=BF16):
-    rows = (heads + 2 * kv_heads) * dim
-    angles = torch.outer(torch.arange(tokens).float(), 100.0 ** -torch.linspace(0, 1, dim // 2))
-    return (
-        randn(batch, tokens, width, dtype=dtype),
-        randn(rows, width, scale=width**-0.5, dtype=dtype),
-        randn(rows, seed=3, dtype=dtype), heads, kv_heads, norm,
-        randn(width, mean=1.0, scale=0.2, dtype=dtype) if norm else None, None, 1e-6,
-        angles.cos() if rope else None, angles.sin() if rope else None,
-    )  # fmt: skip
-
-
-def swiglu_args(m, width, ffn, norm="layernorm", parts=True, dtype=BF16):
-    x, _, b_down, residual, *rest = linear_args(m, width, width, norm, parts, dtype)
-    gate_up = randn(2 * ffn, width, scale=width**-0.5, dtype=dtype)
-    down = randn(width, ffn, scale=ffn**-0.5, dtype=dtype)
-    return x, gate_up, down, randn(2 * ffn, dtype=dtype) if parts else None, b_down, *rest, residual
-
-
-def sdpa_args(batch, heads, kv_heads, tq, tk, dim, causal=True, dtype=BF16):
-    return (
-        randn(batch, heads, tq, dim, dtype=dtype), randn(batch, kv_heads, tk, dim, dtype=dtype),
-        randn(batch, kv_heads, tk, dim, seed=1, dtype=dtype), causal, dim**-0.5,
-    )  # fmt: skip
+@pytest.fixture(params=["sm_80", "sm_90a"])
+def arch(request):
+    sim.configure(arch=request.param)
+    return request.param
 
 
 # ---------------------------------------------------------------------------------------- GEMM
-@pytest.mark.parametrize("multiprocessors", [LARGE, SMALL], ids=["large", "small"])
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("norm", [None, "layernorm", "rmsnorm"])
-def test_linear(multiprocessors, dtype, norm):
-    sim.configure(multiprocessors=multiprocessors)
-    assert_true("linear", linear_args(193, 136, 328, norm, dtype=dtype))
-    assert_true("linear", linear_args(1, 72, 96, norm, parts=False, dtype=dtype))
+def test_linear(tile, dtype, norm):
+    assert_true("linear", cases.linear(193, 136, 328, norm, dtype=dtype))
+    assert_true("linear", cases.linear(1, 72, 96, norm, parts=False, dtype=dtype))
 
 
-@pytest.mark.parametrize("multiprocessors", [LARGE, SMALL], ids=["large", "small"])
-def test_linear_sizes_that_fit_no_vector(multiprocessors):
-    sim.configure(multiprocessors=multiprocessors)
-    assert_true("linear", linear_args(130, 133, 77, "layernorm"))
-    assert_true("linear", linear_args(3, 1, 1))
+def test_linear_sizes_that_fit_no_vector(tile):
+    assert_true("linear", cases.linear(130, 133, 77, "layernorm"))
+    assert_true("linear", cases.linear(3, 1, 1))
 
 
 def test_linear_operands_off_16_bytes():
-    args = list(linear_args(70, 64, 64, "layernorm"))
+    args = list(cases.linear(70, 64, 64, "layernorm"))
     for i, a in enumerate(args):
         if isinstance(a, torch.Tensor):
             moved = torch.empty(a.numel() + 1, dtype=a.dtype)[1:].view(a.shape)
@@ -106,58 +63,63 @@ def test_linear_operands_off_16_bytes():
 
 
 def test_linear_mean_far_above_the_deviation():
-    assert_true("linear", linear_args(65, 64, 256, "layernorm", mean=300.0, dtype=FP16))
+    assert_true("linear", cases.linear(65, 64, 256, "layernorm", mean=300.0, dtype=FP16))
 
 
-@pytest.mark.parametrize("multiprocessors", [LARGE, SMALL], ids=["large", "small"])
 @pytest.mark.parametrize("dim", [32, 64, 80, 96, 128])
-def test_qkv_proj(multiprocessors, dim):
-    sim.configure(multiprocessors=multiprocessors)
-    assert_true("qkv_proj", qkv_args(2, 69, 72, 4, 2, dim))
+def test_qkv_proj(tile, dim):
+    assert_true("qkv_proj", cases.qkv_proj(2, 69, 72, 4, 2, dim))
 
 
 @pytest.mark.parametrize("dim", [2, 20, 34])
 def test_qkv_proj_halves_that_fit_no_chunk(dim):
-    assert_true("qkv_proj", qkv_args(1, 9, 40, 3, 1, dim, norm=None))
-    assert_true("qkv_proj", qkv_args(1, 9, 40, 3, 1, dim, norm="layernorm", rope=False))
+    assert_true("qkv_proj", cases.qkv_proj(1, 9, 40, 3, 1, dim, norm=None))
+    assert_true("qkv_proj", cases.qkv_proj(1, 9, 40, 3, 1, dim, norm="layernorm", rope=False))
 
 
-@pytest.mark.parametrize("multiprocessors", [LARGE, SMALL], ids=["large", "small"])
 @pytest.mark.parametrize("ffn", [20, 136, 192])
-def test_swiglu_ffn(multiprocessors, ffn):
-    sim.configure(multiprocessors=multiprocessors)
-    assert_true("swiglu_ffn", swiglu_args(131, 64, ffn))
-    assert_true("swiglu_ffn", swiglu_args(5, 40, ffn, None, parts=False, dtype=FP16))
+def test_swiglu_ffn(tile, ffn):
+    assert_true("swiglu_ffn", cases.swiglu_ffn(131, 64, ffn))
+    assert_true("swiglu_ffn", cases.swiglu_ffn(5, 40, ffn, None, parts=False, dtype=FP16))
 
 
 # ---------------------------------------------------------------------------------------- sdpa
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 @pytest.mark.parametrize("dim", [32, 64, 80, 96, 128])
-def test_sdpa_over_several_blocks_of_rows_and_keys(dim, causal, dtype):
-    assert_true("sdpa", sdpa_args(1, 2, 2, 129, 129, dim, causal, dtype))
-    assert_true("sdpa", sdpa_args(2, 6, 2, 50, 131, dim, causal, dtype))
+def test_sdpa_over_several_blocks_of_rows_and_keys(arch, dim, causal, dtype):
+    assert_true("sdpa", cases.sdpa(1, 2, 2, 129, 129, dim, causal, dtype))
+    assert_true("sdpa", cases.sdpa(2, 6, 2, 50, 131, dim, causal, dtype))
+    hopper = "sdpa_sm90" in sim.counters()
+    assert hopper == (arch == "sm_90a" and dim in (64, 128)), "took another kernel than meant"
 
 
 @pytest.mark.parametrize("dim", [1, 7, 50])
 def test_sdpa_head_dim_that_fits_no_chunk(dim):
-    assert_true("sdpa", sdpa_args(1, 2, 1, 40, 70, dim))
-    assert_true("sdpa", sdpa_args(1, 2, 1, 1, 700, dim))
+    assert_true("sdpa", cases.sdpa(1, 2, 1, 40, 70, dim))
+    assert_true("sdpa", cases.sdpa(1, 2, 1, 1, 700, dim))
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("tq", [1, 3])
 def test_sdpa_decode_splits_the_keys(tq, dim):
     sim.configure(multiprocessors=8)
-    args = sdpa_args(2, 8, 2, tq, 1000, dim)
+    args = cases.sdpa(2, 8, 2, tq, 1000, dim)
     assert_true("sdpa", args)
     assert sim.counters()["sdpa_combine"]["launches"] == 1
     assert sim.counters()["sdpa"]["blocks"] > 4  # more than one for each KV head
 
 
+def test_sdpa_heads_that_do_not_all_fit_the_l2():
+    """12 heads of 2 MB run 8 at a time, each in two blocks of rows."""
+    sim.configure(multiprocessors=1)
+    assert_true("sdpa", cases.sdpa(1, 12, 12, 20, 4096, 128))
+    assert sim.counters()["sdpa"]["blocks"] == 24
+
+
 @pytest.mark.parametrize("tq", [1, 129], ids=["decode", "prefill"])
-def test_sdpa_lse(tq):
-    q, k, v, causal, scale = sdpa_args(2, 4, 2, tq, 600, 64)
+def test_sdpa_lse(arch, tq):
+    q, k, v, causal, scale = cases.sdpa(2, 4, 2, tq, 600, 64)
     out, lse = torch.ops.fusebench.sdpa_cuda_saving(q, k, v, causal, scale)
     scores = q.double() @ k.double().repeat_interleave(2, 1).mT * scale
     visible = torch.ones(tq, 600, dtype=torch.bool).tril(600 - tq)
@@ -167,8 +129,8 @@ def test_sdpa_lse(tq):
     assert torch.equal(out, run("sdpa", q, k, v, causal, scale))
 
 
-def test_sdpa_takes_strided_heads():
-    q, k, v, causal, scale = sdpa_args(2, 4, 2, 70, 70, 64)
+def test_sdpa_takes_strided_heads(arch):
+    q, k, v, causal, scale = cases.sdpa(2, 4, 2, 70, 70, 64)
     strided = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
     assert torch.equal(run("sdpa", *strided, causal, scale), run("sdpa", q, k, v, causal, scale))
 
@@ -182,18 +144,13 @@ BACKWARD = [
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 @pytest.mark.parametrize("shape", BACKWARD, ids=lambda s: "x".join(map(str, s)))
 def test_sdpa_backward(shape, causal):
-    q, k, v, causal, scale = sdpa_args(*shape, causal=causal)
+    q, k, v, causal, scale = cases.sdpa(*shape, causal=causal)
     grad = randn(*q.shape, seed=5)
     out, lse = torch.ops.fusebench.sdpa_cuda_saving(q, k, v, causal, scale)
     backward = torch.ops.fusebench.sdpa_cuda_backward
     result = backward(grad, q, k, v, out, lse, causal, scale)
 
-    def composition(q, k, v, grad):
-        leaves = [t.detach().requires_grad_() for t in (q, k, v)]
-        with torch.enable_grad():
-            o = get_op("sdpa").reference(*leaves, causal, scale)
-            return torch.autograd.grad(o, leaves, grad)
-
+    composition = cases.sdpa_gradients(causal, scale)
     args = (q, k, v, grad)
     verdict = verify.judge(result, verify.oracle(composition, args), composition(*args))
     assert verdict.ok, verdict.reason
@@ -220,55 +177,59 @@ def test_embedding_stops_at_a_token_id_out_of_range(bad):
 # ----------------------------------------------------------------------------------- schedules
 @pytest.mark.parametrize("timing", ["early", "late", "random"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_kernel_under_other_schedules(seed, timing):
-    sim.configure(seed=seed, timing=timing, multiprocessors=[LARGE, SMALL, 4][seed - 1])
-    assert_true("linear", linear_args(70, 72, 300, "layernorm"))
-    assert_true("qkv_proj", qkv_args(1, 70, 264, 2, 1, 64))
-    assert_true("swiglu_ffn", swiglu_args(66, 72, 136))
-    assert_true("sdpa", sdpa_args(1, 2, 1, 70, 140, 64))
-    assert_true("sdpa", sdpa_args(1, 2, 1, 1, 600, 64))
+def test_every_kernel_under_other_schedules(tile, seed, timing):
+    sim.configure(seed=seed, timing=timing)
+    assert_true("linear", cases.linear(70, 72, 300, "layernorm"))
+    assert_true("qkv_proj", cases.qkv_proj(1, 70, 264, 2, 1, 64))
+    assert_true("swiglu_ffn", cases.swiglu_ffn(66, 72, 136))
+    assert_true("sdpa", cases.sdpa(1, 2, 1, 140, 270, 64))
+    assert_true("sdpa", cases.sdpa(1, 2, 1, 1, 600, 64))
     test_sdpa_backward((1, 2, 1, 35, 140, 64), True)
 
 
 # ------------------------------------------------------------------------------ memory traffic
-@pytest.mark.parametrize("multiprocessors", [LARGE, SMALL], ids=["large", "small"])
-def test_stores_fill_sectors_and_shared_memory_has_no_conflicts(multiprocessors):
-    sim.configure(multiprocessors=multiprocessors)
-    run("linear", *linear_args(128, 128, 128, "layernorm"))
-    run("qkv_proj", *qkv_args(1, 128, 128, 4, 2, 64))
-    run("swiglu_ffn", *swiglu_args(128, 128, 256))
-    q, k, v, causal, scale = sdpa_args(1, 2, 1, 192, 192, 128)
+def test_stores_fill_sectors_and_shared_memory_has_no_conflicts(tile):
+    run("linear", *cases.linear(128, 128, 128, "layernorm"))
+    run("qkv_proj", *cases.qkv_proj(1, 128, 128, 4, 2, 64))
+    run("swiglu_ffn", *cases.swiglu_ffn(128, 128, 256))
+    q, k, v, causal, scale = cases.sdpa(1, 2, 1, 256, 256, 128)
     out, lse = torch.ops.fusebench.sdpa_cuda_saving(q, k, v, causal, scale)
     torch.ops.fusebench.sdpa_cuda_backward(q, q, k, v, out, lse, causal, scale)
+    # A word per row leaves each warp from the statistics; all else fills its sectors.
+    spare = {"sdpa": lse.numel() * 32, "sdpa_sm90": lse.numel() * 32}
     counters = sim.counters()
-    for name in ("linear", "qkv_proj", "swiglu_ffn_gate_up", "sdpa", "sdpa_grad_q", "sdpa_grad_kv"):
-        # Statistics of rows (lse) leave the warp a word per row; all else fills its sectors.
-        spare = 4 * lse.numel() * 8 if name == "sdpa" else 0
-        assert counters[name]["write_sectors"] * 32 <= counters[name]["write_bytes"] + spare, name
-        assert counters[name]["shared_conflicts"] <= counters[name]["shared_wavefronts"] / 200, name
+    for name in counters.keys() - {"row_stats", "sdpa_delta"}:
+        c = counters[name]
+        assert c["write_sectors"] * 32 <= c["write_bytes"] + spare.get(name, 0), name
+        assert c["shared_conflicts"] <= c["shared_wavefronts"] / 200, name
+    assert len(counters) >= 7
 
 
 # --------------------------------------------------------------------------------- bad requests
 def test_empty_operands():
-    assert run("linear", *linear_args(0, 8, 16)).shape == (0, 8)
-    assert run("sdpa", *sdpa_args(0, 2, 1, 4, 4, 64)).shape == (0, 2, 4, 64)
-    assert run("swiglu_ffn", *swiglu_args(0, 16, 8)).shape == (0, 16)
-    assert [t.shape[2] for t in run("qkv_proj", *qkv_args(1, 0, 16, 2, 1, 8))] == [0, 0, 0]
+    assert run("linear", *cases.linear(0, 8, 16)).shape == (0, 8)
+    assert run("sdpa", *cases.sdpa(0, 2, 1, 4, 4, 64)).shape == (0, 2, 4, 64)
+    assert run("swiglu_ffn", *cases.swiglu_ffn(0, 16, 8)).shape == (0, 16)
+    assert [t.shape[2] for t in run("qkv_proj", *cases.qkv_proj(1, 0, 16, 2, 1, 8))] == [
+        0,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
     ("op", "args", "message"),
     [
-        ("linear", linear_args(4, 8, 16, dtype=torch.float32), "x: got dtype float32, accepted"),
-        ("linear", (*linear_args(4, 8, 16)[:4], "batchnorm", None, None, 1e-5), "'layernorm'"),
-        ("linear", (randn(4, 9), *linear_args(4, 8, 16)[1:]), r"weight: got shape \[8, 16\]"),
-        ("linear", (*linear_args(4, 8, 16)[:2], randn(9), *linear_args(4, 8, 16)[3:]), "bias"),
-        ("qkv_proj", (*qkv_args(1, 4, 16, 4, 2, 8)[:4], 3, *qkv_args(1, 4, 16, 4, 2, 8)[5:]), "divi"),
-        ("swiglu_ffn", (randn(4, 16), randn(7, 16), *swiglu_args(4, 16, 8)[2:]), "w_gate_up"),
-        ("sdpa", sdpa_args(1, 1, 1, 4, 4, 136), "head_dim 136, accepted: 1 to 128"),
-        ("sdpa", sdpa_args(1, 1, 1, 5, 4, 64), "q: got 5 tokens"),
-        ("sdpa", (*sdpa_args(1, 1, 1, 4, 4, 64)[:4], -1.0), "scale"),
-        ("sdpa", sdpa_args(1, 3, 2, 4, 4, 64), "divisor of q's 3 heads"),
+        ("linear", cases.linear(4, 8, 16, dtype=torch.float32), "x: got dtype float32, accepted"),
+        ("linear", (*cases.linear(4, 8, 16)[:4], "batchnorm", None, None, 1e-5), "'layernorm'"),
+        ("linear", (randn(4, 9), *cases.linear(4, 8, 16)[1:]), r"weight: got shape \[8, 16\]"),
+        ("linear", (*cases.linear(4, 8, 16)[:2], randn(9), *cases.linear(4, 8, 16)[3:]), "bias"),
+        ("qkv_proj", cases.qkv_proj(1, 4, 16, 4, 3, 8), "num_kv_heads: got 3, accepted: a divisor"),
+        ("swiglu_ffn", (randn(4, 16), randn(7, 16), *cases.swiglu_ffn(4, 16, 8)[2:]), "w_gate_up"),
+        ("sdpa", cases.sdpa(1, 1, 1, 4, 4, 136), "head_dim 136, accepted: 1 to 128"),
+        ("sdpa", cases.sdpa(1, 1, 1, 5, 4, 64), "q: got 5 tokens"),
+        ("sdpa", (*cases.sdpa(1, 1, 1, 4, 4, 64)[:4], -1.0), "scale"),
+        ("sdpa", cases.sdpa(1, 3, 2, 4, 4, 64), "divisor of q's 3 heads"),
         ("embedding", (torch.zeros(1, 9).long(), randn(5, 8), randn(10, 8), 2), "start: got 2"),
         ("embedding", (torch.zeros(1, 9).int(), randn(5, 8), None, 0), "tokens: got dtype int32"),
     ],

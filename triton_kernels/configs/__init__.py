@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,10 @@ import torch
 
 FOLDER = Path(__file__).parent
 KEYS = ("arch", "bits", "size")
+Key = tuple[str, int, int, str]  # table, arch, bits, size
+
+_trial: dict[Key, dict[str, Any]] = {}
+_consulted: set[Key] = set()
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,26 @@ def table(name: str) -> dict[tuple[int, int, str], dict[str, Any]]:
 
 def row(name: str, arch: int, dtype: torch.dtype, size: str) -> dict[str, Any]:
     """The configuration of one op for an architecture, dtype and size class."""
-    return table(name)[architecture(arch), dtype.itemsize * 8, size]
+    key = (name, architecture(arch), dtype.itemsize * 8, size)
+    _consulted.add(key)
+    return _trial.get(key) or table(name)[key[1:]]
+
+
+@contextmanager
+def trial(key: Key, configuration: dict[str, Any]) -> Iterator[None]:
+    """Inside, the row `key` reads as `configuration`: how tuning tries one."""
+    _trial[key] = configuration
+    try:
+        yield
+    finally:
+        del _trial[key]
+
+
+@contextmanager
+def consulted() -> Iterator[set[Key]]:
+    """Inside, collects the keys of the rows that launchers read."""
+    _consulted.clear()
+    yield _consulted
 
 
 def rows_class(m: int) -> str:

@@ -140,30 +140,33 @@ def compiled(function: Callable[..., Any], mode: Mode) -> tuple[Callable[..., An
 
 def from_module(
     name: str, module: nn.Module, mode: Mode, *, pristine: Mapping[str, Tensor],
-    prepared: bool = False, pick: Callable[[Any], Any] = lambda outputs: outputs,
+    forward: Callable[..., Any] | None = None, pick: Callable[[Any], Any] = lambda outputs: outputs,
 ) -> Contestant:  # fmt: skip
-    """A contestant that calls `module.forward` under the mode.
+    """A contestant that calls a module, or one method of it, under the mode.
 
-    pristine: what its state_dict holds. pick: takes the measured outputs out of what it returns.
+    pristine: what its state_dict holds. forward: the method; module.forward where None.
+    pick: takes the measured outputs out of what it returns.
     """
-    forward, patches = compiled(module.forward, mode)
-    graphs = mode.name in ("reduce-overhead", "max-autotune") and torch.cuda.is_available()
+    run, patches = compiled(forward or module.forward, mode)
+    on_gpu = any(weight.is_cuda for weight in pristine.values())
+    graphs = on_gpu and mode.name in ("reduce-overhead", "max-autotune")
 
     def call(*inputs: Tensor) -> Any:
         if graphs:
             torch.compiler.cudagraph_mark_step_begin()
-        return pick(forward(*inputs))
+        return pick(run(*inputs))
 
+    packed = any(getattr(m, "packed", None) is not None for m in module.modules())
     return Contestant(
-        name, call, dict(module.state_dict()), pristine, reuses_output=graphs, prepared=prepared,
+        name, call, dict(module.state_dict()), pristine, reuses_output=graphs, prepared=packed,
         module=module, patches=patches,
     )  # fmt: skip
 
 
-def from_variant(
+def model_of(
     variant: Variant, config: GPTConfig, weights: Mapping[str, Tensor], *, prepared: bool = True
-) -> Contestant:
-    """The GPT of a variant: a copy of its own of the same weights, compiled under its mode.
+) -> GPT:
+    """The GPT of a variant's plan, with a copy of its own of the weights.
 
     weights: a state_dict of the reference GPT, in the dtype and on the device of the study.
     prepared: let handwritten implementations pack weights, as freezing lets Inductor.
@@ -171,11 +174,16 @@ def from_variant(
     some = next(iter(weights.values()))
     model = GPT(config, variant.plan).to(device=some.device, dtype=some.dtype).eval()
     model.load_state_dict(weights)
-    if prepared:
-        prepare(model)
-    packed = any(getattr(m, "packed", None) is not None for m in model.modules())
+    return prepare(model) if prepared else model
+
+
+def from_variant(
+    variant: Variant, config: GPTConfig, weights: Mapping[str, Tensor], *, prepared: bool = True
+) -> Contestant:
+    """The whole GPT of a variant under its mode; its output are the logits."""
+    model = model_of(variant, config, weights, prepared=prepared)
     return from_module(
-        str(variant), model, variant.mode, pristine=weights, prepared=packed,
+        str(variant), model, variant.mode, pristine=weights,
         pick=lambda outputs: outputs["logits"],
     )  # fmt: skip
 

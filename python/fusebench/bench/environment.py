@@ -39,12 +39,12 @@ def environment() -> dict[str, Any]:
 
 
 def build_info() -> dict[str, Any] | None:
-    """What fusebench's compiled module knows about itself, or None where it is not built."""
+    """What fusebench's compiled module knows about itself and the processor; None if not built."""
     try:
         from fusebench import _C
     except ImportError:
         return None
-    return dict(_C.build_info())
+    return {**_C.build_info(), **_C.cpu_info()}
 
 
 def cpu_model() -> str:

@@ -39,9 +39,25 @@ def _measured_peak(dtype: str, threads: int) -> float | None:
     return None if module is None else module.measure_peak(dtype, threads)
 
 
+def bandwidth(device: torch.device, working_set: int) -> float | None:
+    """Bytes per second that can be read from a working set of so many bytes.
+
+    On the CPU measured with torch's present threads, so that what fits a cache has the cache's
+    bandwidth; on a GPU that of its memory, from its clock and bus width. None where not known.
+    """
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        rate = getattr(properties, "memory_clock_rate", None)
+        width = getattr(properties, "memory_bus_width", None)
+        return 2e3 * rate * width / 8 if rate and width else None
+    # Powers of two: the size matters by its cache level only, and each is measured once.
+    return _measured_bandwidth(
+        1 << max(12, (working_set - 1).bit_length()), torch.get_num_threads()
+    )
+
+
 @cache
-def bandwidth(working_set: int, threads: int) -> float | None:
-    """Bytes per second that this many threads read from a working set of so many bytes."""
+def _measured_bandwidth(working_set: int, threads: int) -> float | None:
     module = _compiled("measure_bandwidth")
     return None if module is None else module.measure_bandwidth(working_set, threads)
 

@@ -73,8 +73,8 @@ def judge(result: Any, truth: Any, reference: Any) -> Verdict:
         return _refused("dtype", result.dtype, reference.dtype)
     if result.device != reference.device:
         return _refused("device", result.device, reference.device)
-    values = (t.detach().double() for t in (result, truth, reference))
-    return _judge_values(*values, result.dtype)
+    doubles = (result.detach().double(), truth, reference.detach().double())
+    return _judge_values(*doubles, result.dtype)
 
 
 def _judge_values(result: Tensor, truth: Tensor, reference: Tensor, dtype: torch.dtype) -> Verdict:

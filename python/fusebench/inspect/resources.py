@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 # Per architecture: shared memory of one block and of one SM in KiB (CUDA C++ Programming Guide,
 # technical specifications per compute capability). All have 64 warps and 65536 registers per SM.
@@ -129,13 +131,18 @@ def _dump(path: Path, what: str) -> str:
     ).stdout
 
 
-def triton_resources(op: str, arch: int, dtype_name: str = "bfloat16") -> Iterator[Resources]:
-    """Compile each configuration of an op's Triton kernels for an architecture and look at it."""
-    import torch
+def triton_resources(
+    op: str, arch: int, dtype_name: str = "bfloat16", only: Collection[str] | None = None
+) -> Iterator[Resources]:
+    """Compile each configuration of an op's Triton kernels for an architecture and look at it.
 
+    only: the sizes to compile, as the rows name them; all where None.
+    """
     from fusebench.triton_kernels import aot
 
     for spec in aot.specs(op, arch, getattr(torch, dtype_name)):
+        if only is not None and spec.size not in only:
+            continue
         compiled = spec.compile()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.cubin"
@@ -173,11 +180,13 @@ def cuda_resources(library: Path, archs: tuple[int, ...]) -> Iterator[Resources]
                 yield _cuda_row(name, int(match[1]), usage[name], counts)
 
 
-def _cuda_row(name: str, arch: int, usage: dict[str, int], sass: dict[str, int]) -> Resources:
+def _cuda_row(symbol: str, arch: int, usage: dict[str, int], sass: dict[str, int]) -> Resources:
     from fusebench.ops import registry
 
-    ops = sorted(registry.OPS, key=len, reverse=True)
-    op = next((o for o in ops if o in name), "shared")
+    # The function's own name, without its return type, namespace, template and call arguments.
+    name = re.split(r"[<(]", torch._C._demangle(symbol))[0].split()[-1].rsplit("::", 1)[-1]
+    longest_first = sorted(registry.OPS, key=len, reverse=True)
+    op = next((o for o in longest_first if o in symbol), "shared")
     row = Resources(
         op, "cuda", name, arch, "", "", {}, False, usage["REG"],
         usage["STACK"] + usage.get("LOCAL", 0), usage.get("SHARED", 0), None, None, sass,

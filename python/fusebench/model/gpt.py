@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ from fusebench.model.config import GPTConfig
 from fusebench.ops import checks
 from fusebench.ops import norm as norms
 from fusebench.ops.qkv_proj import rotate
-from fusebench.variant import Plan
+from fusebench.variant import SITES, Plan
 
 
 class Norm(nn.Module):
@@ -245,7 +247,7 @@ def prepare(model: GPT) -> GPT:
     Weights changed in place afterwards are not seen until `prepare` is called again.
     """
     model.eval()
-    for block in model.blocks:
+    for block in cast("list[Block]", model.blocks):
         _pack(model.plan, "qkv_proj", "weight", block.qkv_proj)
         _pack(model.plan, "out_proj", "weight", block.out_proj)
         _pack(model.plan, "swiglu_ffn", "w_gate_up", block.gate_up)
@@ -255,6 +257,5 @@ def prepare(model: GPT) -> GPT:
 
 
 def _pack(plan: Plan, site: str, name: str, projection: Projection) -> None:
-    op = {"qkv_proj": "qkv_proj", "swiglu_ffn": "swiglu_ffn"}.get(site, "linear")
-    pack = ops.get(op, plan[site].impl).pack
+    pack = ops.get(SITES[site], plan[site].impl).pack
     projection.packed = None if pack is None else pack(name, projection.weight)

@@ -264,7 +264,7 @@ def implementation(
     def decorate(function: Callable[..., Outputs]) -> Callable[..., Outputs]:
         _check_parameters(target, name, function)
         if triton and torch.cuda.is_available():
-            opaque = torch.library.triton_op(
+            opaque: Any = torch.library.triton_op(
                 f"fusebench::{op}_{name}", function, mutates_args={}, schema=target.schema
             )
             opaque.register_fake(target.fake)

@@ -69,23 +69,33 @@ def render(
     rows: Sequence[Row], tables: Sequence[Sequence[Column]], notes: Sequence[str] = (), *,
     width: int = 100, color: bool = False,
 ) -> str:  # fmt: skip
-    """The same rows under one or more sets of columns, and notes below.
+    """Rows under one or more sets of columns, and notes below.
 
-    A row with a `failure` shows its reason in place of figures, in the first table only.
+    A table holds the rows that have its first column. A row with a `failure` shows its reason in
+    place of figures, and only once.
     Left columns are shortened where a table would be wider than `width`.
     """
-    good = [row for row in rows if not row.get("failure")]
     out: list[str] = []
+    explained: set[int] = set()
     for columns in tables:
-        if not out:
-            out += _table(rows, columns, width, color)
-        elif good:
-            out += ["", *_table(good, columns, width, color)]
+        here = [r for r in rows if _belongs(r, columns) and id(r) not in explained]
+        if not here:
+            continue
+        out += (
+            ["", *_table(here, columns, width, color)]
+            if out
+            else _table(here, columns, width, color)
+        )
+        explained |= {id(r) for r in here if r.get("failure")}
     if notes:
         out.append("")
     for note in notes:
         out += textwrap.wrap(note, width, subsequent_indent="  ") or [""]
     return "\n".join(out)
+
+
+def _belongs(row: Row, columns: Sequence[Column]) -> bool:
+    return columns[0].cell(row) != "-"
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column], width: int, color: bool) -> list[str]:

@@ -64,12 +64,11 @@ COLUMNS = (
     field("dtype"),
     field("cases"),
     field("refused"),
-    field("worst", "error/budget", fixed(2)),
-    field("gradients"),
+    field("worst", "err/budget", fixed(2)),
+    field("gradients", "grads"),
     field("opcheck"),
     field("fullgraph"),
     field("dynamic"),
-    field("backward"),
 )
 
 
@@ -127,7 +126,7 @@ def check(
 
 def _notes(rows: list[dict[str, Any]], skipped: list[dict[str, str]]) -> list[str]:
     lines = [
-        "error/budget: the largest error against float64, over twice that of plain PyTorch in the "
+        "err/budget: the largest error against float64, over twice that of plain PyTorch in the "
         "same dtype plus one rounding; at most 1 passes. refused: calls it says it does not take."
     ]
     for row in rows:
@@ -308,7 +307,7 @@ def _gradients(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | N
 def _opcheck(implementation: Implementation, args) -> None:
     # The gradient does not live in the torch op, so autograd registration is not its business.
     torch.library.opcheck(
-        implementation.call,
+        implementation.call,  # type: ignore[arg-type]
         tuple(args),
         test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
     )

@@ -18,7 +18,7 @@ from fusebench.ops import checks
 from fusebench.report.results import Results
 from fusebench.report.table import Column, field, fixed, interval, scientific, significant, size
 from fusebench.studies import options
-from fusebench.variant import Variant
+from fusebench.variant import Variant, read_plan
 
 DEFAULTS = {
     "cpu": (
@@ -64,6 +64,7 @@ def compare(
     threads: int | None = None,
     rounds: int = ROUNDS,
     text: str | Path | None = None,
+    plans: Sequence[str | Path] = (),
     prepare: bool = True,
     seed: int = 0,
     progress: Progress = lambda stage, done: None,
@@ -73,14 +74,16 @@ def compare(
     variants: PLAN@MODE each; a default set for the device where empty. model: a preset, or any
     name with a `config`. batch, seq: B and T. dtype: float32, bfloat16, float16. device: "cpu" or
     "cuda". threads: of torch, set before anything compiles. rounds: interleaved samples of each
-    variant. text: a file whose bytes are the tokens. prepare: let handwritten implementations
-    pack weights, as freezing lets Inductor. progress: called with (stage, share done).
+    variant. text: a file whose bytes are the tokens. plans: files that `fusebench choose` wrote,
+    each one more variant under the mode that it was chosen for. prepare: let handwritten
+    implementations pack weights, as freezing lets Inductor. progress: called with (stage, done).
     Returns Results with .rows, .table() and .to_json(); a variant that fails has the reason in
     its row. Raises ValueError for arguments that are wrong.
     """
     set_threads(threads)
     workload = Workload(model, batch, seq, dtype, device, text, seed, config)
     chosen = parse(variants or DEFAULTS[workload.device.type])
+    chosen += [v for v in map(from_plan, plans) if str(v) not in map(str, chosen)]
     race = race_variants(chosen, workload, rounds=rounds, prepare=prepare, progress=progress)
     settings = {
         **workload.settings(), "rounds": rounds, "seed": seed, "variants": [str(v) for v in chosen],
@@ -100,6 +103,10 @@ def parse(variants: Sequence[str | Variant]) -> list[Variant]:
             raise checks.refuse("compare", str(variant), "is given twice", "each variant once")
         seen.add(str(variant))
     return chosen
+
+
+def from_plan(path: str | Path) -> Variant:
+    return Variant(*read_plan(path))
 
 
 def race_variants(
@@ -191,6 +198,9 @@ def notes(race: Race, workload: Workload) -> list[str]:
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
         f"{s['threads']} threads; x: times faster, with its 95% interval; error: against float64"
     ]
+    prepared = [m.name for m in race.measurements if m.contestant and m.contestant.prepared]
+    if prepared:
+        lines.append(f"weights packed ahead of time, as freezing may: {', '.join(prepared)}")
     lines += [f"{m.name}: {m.flag}" for m in race.measurements if m.flag]
     for m in race.measurements:
         lines += [f"{m.name}: {w}" for w in m.warnings]
@@ -210,6 +220,8 @@ def notes(race: Race, workload: Workload) -> list[str]:
 @click.argument("variants", nargs=-1, metavar="[VARIANT]...")
 @options.workload
 @click.option("--text", metavar="FILE", help="A file whose bytes are the tokens.")
+@click.option("--plan", "plans", metavar="FILE.toml", multiple=True,
+              help="A plan that `fusebench choose` wrote; one more variant.")  # fmt: skip
 @click.option("--no-prepare", is_flag=True, help="Do not let implementations pack weights.")
 @options.outputs
 def command(

@@ -1,0 +1,198 @@
+"""`fusebench choose`: measure, then write the best plan for this model, shape and machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fusebench.bench import environment, sites
+from fusebench.bench.contestant import only_checked, unavailable
+from fusebench.bench.measure import Measurement, Progress, Race
+from fusebench.bench.workload import Workload, set_threads
+from fusebench.model import GPTConfig
+from fusebench.ops import checks, registry
+from fusebench.report.results import Results
+from fusebench.report.results import write as write_file
+from fusebench.report.table import Column, field
+from fusebench.studies import options
+from fusebench.studies.ablate import plan_variant
+from fusebench.studies.compare import FACTS, SPEED, notes, race_variants, ratio
+from fusebench.studies.compare import rows as variant_rows
+from fusebench.variant import SITES, Mode, Variant
+
+ROUNDS = 40
+
+CHOICES: Sequence[Column] = (
+    field("site", left=True),
+    field("choice", left=True),
+    field("why", left=True),
+)
+
+
+def choose(
+    *,
+    mode: str = "default",
+    model: str = "seed",
+    config: GPTConfig | None = None,
+    batch: int = 1,
+    seq: int = 128,
+    dtype: str = "float32",
+    device: str | None = None,
+    threads: int | None = None,
+    rounds: int = ROUNDS,
+    prepare: bool = True,
+    seed: int = 0,
+    output: str | Path | None = None,
+    progress: Progress = lambda stage, done: None,
+) -> Results:
+    """Find the fastest plan under one mode, and write it to `output` (TOML) where given.
+
+    First every implementation is tried at every site by itself; each site takes the one that is
+    surely faster than the reference. Then that plan races, in one new race, the reference and
+    each implementation everywhere; the fastest of these is chosen, so that it is at least as fast
+    as the best single plan of the same race. The arguments are as for `compare`.
+    """
+    set_threads(threads)
+    workload = Workload(model, batch, seq, dtype, device, None, seed, config)
+    under = Mode.parse(mode)
+    tried = {(site, name): plan_variant({site: name}, under) for site, name in candidates(workload)}
+    reference = plan_variant({}, under)
+    first = race_variants(
+        [reference, *tried.values()], workload, rounds=rounds, prepare=prepare, progress=progress
+    )
+    picked, rows = pick(tried, first, reference)
+    everywhere = {name: {s: n for s, n in tried if n == name} for _, name in tried}
+    finalists = {
+        str(v): v for v in (reference, *(plan_variant(p, under) for p in everywhere.values()))
+    }
+    mixed = plan_variant(picked, under)
+    finalists[str(mixed)] = mixed
+    interrupted = first.interrupted
+    final = Race([])
+    if not interrupted:
+        final = race_variants(
+            list(finalists.values()), workload, rounds=rounds, prepare=prepare, progress=progress
+        )
+        interrupted = final.interrupted
+    best = min(final.timed, key=lambda m: m.median, default=None)
+    lines = notes(final, workload)
+    if best is None:
+        lines.insert(0, "no plan was chosen")
+    else:
+        lines.insert(0, f"chosen: {best.name}")
+        for row in rows:
+            row["choice"] = finalists[best.name].plan[row["site"]].impl
+        if output is not None and not interrupted:
+            write_file(output, toml(finalists[best.name], best, final, reference, workload))
+            lines.append(f"written to {output}: fusebench compare --plan {output}")
+    settings = {**workload.settings(), "mode": mode, "rounds": rounds, "seed": seed}
+    settings["plan"] = None if best is None else str(finalists[best.name].plan)
+    return Results(
+        "choose", rows + (variant_rows(list(finalists.values()), final, workload) if best else []),
+        {**environment.environment(), "noise": final.noise}, settings, (CHOICES, SPEED, FACTS),
+        lines, interrupted,
+    )  # fmt: skip
+
+
+def candidates(workload: Workload) -> list[tuple[str, str]]:
+    """Every (site, implementation) besides the reference that can run and be timed here."""
+    found = []
+    for site in sites.FORWARD:
+        for name in registry.names(SITES[site]):
+            if name == "reference":
+                continue
+            variant = plan_variant({site: name}, Mode())
+            reason = unavailable(variant, workload.device.type, workload.torch_dtype)
+            if reason is None and only_checked(variant) is None:
+                found.append((site, name))
+    if not found:
+        raise checks.refuse(
+            "choose", "the implementations", "cannot run here (see fusebench info)", "at least one"
+        )
+    return found
+
+
+def pick(
+    tried: dict[tuple[str, str], Variant], race: Race, reference: Variant
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Per site the fastest implementation that is surely faster than the reference."""
+    baseline = next((m for m in race.timed if m.name == str(reference)), None)
+    timed = {m.name: m for m in race.timed}
+    picked: dict[str, str] = {}
+    rows = []
+    for site in dict.fromkeys(site for site, _ in tried):
+        best: Measurement | None = None
+        reasons = []
+        for (at, name), variant in tried.items():
+            m = timed.get(str(variant))
+            if at != site:
+                continue
+            found = None if m is None else ratio(m, baseline)
+            if m is None or found is None:
+                reasons.append(f"{name} failed")
+                continue
+            reasons.append(f"{name} {found.value:.2f}x: {found.verdict()}")
+            if found.verdict() == "faster" and (best is None or m.median < best.median):
+                best, picked[site] = m, name
+        rows.append(
+            {"site": site, "choice": picked.get(site, "reference"), "why": "; ".join(reasons)}
+        )
+    return picked, rows
+
+
+def toml(
+    chosen: Variant, best: Measurement, race: Race, reference: Variant, workload: Workload
+) -> str:
+    """The plan as a file, with what it was measured to be worth and where."""
+    over = ratio(best, next((m for m in race.timed if m.name == str(reference)), None))
+    facts = {
+        **{k: v for k, v in workload.settings().items() if v is not None},
+        "machine": environment.cpu_model() if workload.device.type == "cpu"
+        else environment.gpus()[0]["name"],
+        "median_ms": round(best.median * 1e3, 4),
+    }  # fmt: skip
+    if over is not None:
+        facts["times_faster"] = [round(v, 3) for v in (over.value, over.low, over.high)]
+    lines = [
+        "# A plan for the GPT: which implementation each site uses. Made by `fusebench choose`;",
+        '# read by `fusebench compare --plan` and by GPT(config, plan="this file").',
+        "schema = 1",
+        f'mode = "{chosen.mode}"',
+        "",
+        "[sites]",
+        *(f'{site} = "{chosen.plan[site]}"' for site in sites.FORWARD),
+        "",
+        "# Measured on",
+        "[measured]",
+        *(f"{name} = {_value(value)}" for name, value in facts.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value)
+
+
+@click.command("choose")
+@click.option("-o", "--output", metavar="FILE.toml", help="Where the plan goes.")
+@click.option("--mode", default="default", show_default=True, help="Of every variant.")
+@click.option("--no-prepare", is_flag=True, help="Do not let implementations pack weights.")
+@options.workload
+@options.outputs
+def command(
+    no_prepare: bool, quiet: bool, json: str | None, csv: str | None, parquet: str | None,
+    **settings: Any,
+) -> int:  # fmt: skip
+    """Find the best plan for this model, shape and machine, and write it to a file."""
+    results = options.run(
+        lambda progress: choose(
+            prepare=not no_prepare, progress=progress, **options.given(**settings)
+        ),
+        quiet,
+    )
+    return options.leave(results, json=json, csv=csv, parquet=parquet)

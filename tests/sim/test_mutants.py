@@ -1,0 +1,118 @@
+"""Mutation tests: a one-line edit of a GEMM loop, and the simulator or the result notices."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from sim_programs import ROOT, run_cases
+
+CASES = Path(__file__).with_name("gemm_cases.cu")
+SM80, SM90 = "gemm_sm80.cuh", "gemm_sm90.cuh"
+
+# What is wrong, the file, its text, the text of the mutant. Those in FAST are not marked slow.
+MUTANTS = {
+    # --- sm_90a: barriers
+    "full counts 2": (SM90, "mbar_init(full + s * 8, 1);", "mbar_init(full + s * 8, 2);"),
+    "empty counts 9": (SM90, "mbar_init(empty + s * 8, 8);", "mbar_init(empty + s * 8, 9);"),
+    "empty counts 7": (SM90, "mbar_init(empty + s * 8, 8);", "mbar_init(empty + s * 8, 7);"),
+    "empty counts 4": (SM90, "mbar_init(empty + s * 8, 8);", "mbar_init(empty + s * 8, 4);"),
+    "no init fence": (SM90, "fence_mbar_init();", ""),
+    "no barrier after init": (SM90, "sync_block();", ""),
+    "empty not waited for": (SM90, "mbar_wait(empty + ring.stage * 8, ring.parity ^ 1);", ""),
+    "empty parity": (
+        SM90,
+        "empty + ring.stage * 8, ring.parity ^ 1)",
+        "empty + ring.stage * 8, 1)",
+    ),
+    "too few bytes": (SM90, "(bar, Tile::STAGE_BYTES)", "(bar, Tile::STAGE_BYTES - 16)"),
+    "too many bytes": (SM90, "(bar, Tile::STAGE_BYTES)", "(bar, Tile::STAGE_BYTES + 16)"),
+    "full not waited for": (SM90, "mbar_wait(full + ring.stage * 8, ring.parity);", ""),
+    "full parity": (SM90, "(full + ring.stage * 8, ring.parity)", "(full + ring.stage * 8, 0)"),
+    "ring parity stays": (SM90, "stage = 0, parity ^= 1;", "stage = 0;"),
+    "arrives early": (SM90, "if (step > 0) release(behind);", "release(ring.stage);"),
+    "last stage kept": (SM90, "keep(acc); release(behind);", "keep(acc);"),
+    "all lanes arrive": (SM90, "if (lane == 0) mbar_arrive", "mbar_arrive"),
+    "lanes not gathered": (SM90, "sync_warp();", ""),
+    # --- sm_90a: multiplies
+    "no wgmma fence": (SM90, "wgmma_fence();", ""),
+    "no commit": (SM90, "wgmma_commit();", ""),
+    "waits for 2 groups": (SM90, "wgmma_wait<1>();", "wgmma_wait<2>();"),
+    "no last wait": (SM90, "wgmma_wait<0>();", ""),
+    "one set of fragments": (SM90, "multiply(step + 1, odd)", "multiply(step + 1, even)"),
+    "stale accumulators": (SM90, "step + i > 0);", "1);"),
+    "descriptor stride": (SM90, "i * 32, 16, 1024, kSwizzle128", "i * 32, 16, 512, kSwizzle128"),
+    "descriptor swizzle": (SM90, "i * 32, 16, 1024, kSwizzle128", "i * 32, 16, 1024, kSwizzle64"),
+    "k step of W": (SM90, "Tile::A_BYTES + i * 32", "Tile::A_BYTES + i * 64"),
+    "both halves the same rows": (SM90, "stage + half * 64 * Tile::ROW_BYTES", "stage"),
+    "fragments not swizzled": (
+        SM90,
+        "swizzle128(tile, lane % 16, i * 32 + lane / 16 * 16)",
+        "tile + lane % 16 * 128 + i * 32 + lane / 16 * 16",
+    ),
+    "norm columns": (SM90, "i * 16 + h * 8 + lane % 4 * 2", "i * 16 + h * 8 + lane / 8 * 2"),
+    "norm rows": (SM90, "apply(k16[i][2 * h + 1], high", "apply(k16[i][2 * h + 1], low"),
+    # --- sm_90a: tiles
+    "tile not aligned": (SM90, "(smem_base() + 1023) & ~1023u", "smem_base()"),
+    "W overlaps A": (SM90, "a + Tile::A_BYTES + b *", "a + Tile::A_BYTES - 1024 + b *"),
+    "half a box of A": (SM90, "{64, Tile::BM}", "{64, Tile::BM / 2}"),
+    "box order of W": (SM90, "{row, 8 * row, 2 * row}", "{row, 2 * row, 8 * row}"),
+    "second chunk": (SM90, "b % 2 * pairs.half", "b % 2 * 8"),
+    "tiles skipped": (SM90, "tile += blocks", "tile += 2 * blocks"),
+    "rows out of bounds": (SM90, "if (row + h * 8 >= m) continue;", ""),
+    "rows swapped": (SM90, "i / 2 * 4 + h * 2 + i % 2", "i / 2 * 4 + (1 - h) * 2 + i % 2"),
+    "too many registers": (SM90, "setmaxnreg_inc<232>", "setmaxnreg_inc<240>"),
+    # --- sm_80
+    "no barrier": (SM80, "sync_block();", ""),
+    "no first wait": (SM80, "cp_async_wait<Tile::STAGES - 2>(); if (steps > 0)", "if (steps > 0)"),
+    "waits for one group too few": (
+        SM80,
+        "cp_async_wait<Tile::STAGES - 2>(); if (step + 1",
+        "cp_async_wait<Tile::STAGES - 1>(); if (step + 1",
+    ),
+    "loads one stage too far": (SM80, "step + Tile::STAGES - 1;", "step + Tile::STAGES;"),
+    "no commit in the loop": (SM80, "cp_async_commit(); const", "const"),
+    "A read past its rows": (
+        SM80,
+        "count > 0 && row + i * Tile::ROWS_PER_PASS < a_rows",
+        "count > 0",
+    ),
+    "columns past k": (SM80, "max_of(0, min_of(8, k - k0))", "8"),
+    "W row order": (SM80, "r / 8 % 4 * 2 + r % 2", "r % 8"),
+    "prologue one stage behind": (SM80, "apply_prologue(step + 1)", "apply_prologue(step)"),
+    "no first prologue": (SM80, "if (steps > 0) apply_prologue(0);", ""),
+    "store past the rows": (SM80, "if (row >= g.m) continue;", ""),
+    "chunks of A misplaced": (SM80, "ROWS_PER_PASS, chunk);", "ROWS_PER_PASS, chunk ^ 1);"),
+}
+FAST = ("empty counts 7", "full parity", "no last wait", "no barrier")
+NAMES = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in MUTANTS]
+
+
+def noticed(program: Path) -> set[str]:
+    """The cases that some schedule does not pass."""
+    runs = [run_cases(program, timing=timing) for timing in range(3)]
+    return {case for run in runs for case, report in run.items() if report != "ok"}
+
+
+def test_the_loops_are_right_as_they_are(sim_program) -> None:
+    assert noticed(sim_program(CASES)) == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mutant_is_noticed(sim_program, tmp_path: Path, name: str) -> None:
+    file, old, new = MUTANTS[name]
+    shutil.copytree(ROOT / "csrc/cuda", tmp_path / "cuda")
+    (tmp_path / "sim").symlink_to(ROOT / "csrc/sim")
+    path = tmp_path / "cuda" / file
+    text = path.read_text()
+    # Line breaks are clang-format's business.
+    pattern = re.compile(r"\s+".join(map(re.escape, old.split())))
+    places = len(pattern.findall(text))
+    assert places, f"{file} no longer holds {old!r}: bring this mutant up to date"
+    path.write_text(pattern.sub(lambda _: new, text))
+    other = "-DNO_SM90" if file == SM80 else "-DNO_SM80"
+    program = sim_program(CASES, f"-I{tmp_path}", other, to=tmp_path / "mutant")
+    # What stands in both loops, with and without a norm, must be noticed in both.
+    assert len(noticed(program)) >= min(places, 2)

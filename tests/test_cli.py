@@ -1,0 +1,189 @@
+"""The command line: exit codes, errors in one line, files that stay whole."""
+
+import json
+import sys
+
+import pytest
+
+from fusebench import cli
+from fusebench.ops import registry
+from fusebench.report import results as results_module
+from fusebench.report.results import Results
+from fusebench.studies import compare as compare_module
+
+SMALL = ("--seq", "8", "--rounds", "5", "--quiet")
+
+
+def run(capsys, *args):
+    with pytest.raises(SystemExit) as end:
+        cli.main(list(args))
+    out, err = capsys.readouterr()
+    return end.value.code, out, err
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (["comper"], ["unknown command 'comper'", "did you mean 'compare'"]),
+        (["compare", "reference@defualt"], ["unknown mode", "did you mean 'default'"]),
+        (["compare", "refrence@eager"], ["unknown implementation", "'reference'"]),
+        (["compare", "reference"], ["malformed", "PLAN@MODE"]),
+        (["compare", "sdap=cpp@eager"], ["unknown site", "did you mean 'sdpa'"]),
+        (["compare", "--model", "sed"], ["unknown model", "did you mean 'seed'"]),
+        (["compare", "--dtype", "float23"], ["unknown dtype", "did you mean 'float32'"]),
+        (["compare", "--batch", "0"], ["batch is 0", "at least 1"]),
+        (["compare", "--seq", "9999"], ["seq is 9999", "at most 1024"]),
+        (["compare", "--rounds", "0"], ["rounds is 0", "at least 1"]),
+        (["compare", "--threads", "0"], ["threads is 0", "at least 1"]),
+        (["compare", "--text", "/no/such/file"], ["not a file"]),
+        (["compare", "--json", "/no/such/folder/x.json"], ["--json", "a folder that exists"]),
+        (["compare", "--wit", "x"], ["--wit"]),
+        (["compare", "--with", "/no/such.py"], ["no file"]),
+        (["compare", "reference@eager", "reference@eager"], ["given twice"]),
+        (["op", "sdap"], ["unknown op or site", "did you mean 'sdpa'"]),
+        (["op", "sdpa", "cpp"], ["malformed", "CHOICE@MODE"]),
+        (["diff", "/no/a.json", "/no/b.json"], ["not a file"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, args, words):
+    code, out, err = run(capsys, *args)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("fusebench: ") and err.count("\n") == 1, err
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_help_lists_the_commands(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "compare" in out and "info" in out
+
+
+def test_info(capsys):
+    code, out, _ = run(capsys, "info", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert {i["impl"] for i in facts["implementations"] if i["op"] == "swiglu_ffn"} >= {"reference"}
+    code, out, _ = run(capsys, "info")
+    assert code == 0 and "swiglu_ffn" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_compare_writes_json_that_reads_back(capsys, tmp_path):
+    path = tmp_path / "out.json"
+    code, out, err = run(capsys, "compare", "reference@eager", *SMALL, "--json", str(path))
+    assert code == 0, err
+    assert "reference@eager" in out and "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 100
+    data = json.loads(path.read_text())
+    assert data["schema"] == 1 and len(data["rows"]) == 1
+    assert results_module.load(path).rows == data["rows"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def _registered(monkeypatch):
+    """Implementations registered by a test are gone after it."""
+    monkeypatch.setattr(registry, "IMPLEMENTATIONS", dict(registry.IMPLEMENTATIONS))
+
+
+@pytest.mark.usefixtures("_registered")
+def test_a_failed_variant_is_shown_and_the_others_run(capsys, tmp_path):
+    file = tmp_path / "wrong_impl.py"
+    file.write_text(
+        "import torch, fusebench\n"
+        "@fusebench.implementation('sdpa', 'wrong', device='cpu')\n"
+        "def wrong(q, k, v, causal, scale):\n"
+        "    b, h, t, d = q.shape\n"
+        "    return torch.zeros(b, t, h, d, dtype=q.dtype).transpose(1, 2)\n"
+        "@fusebench.implementation('sdpa', 'broken', device='cpu')\n"
+        "def broken(q, k, v, causal, scale):\n"
+        "    raise RuntimeError('no such luck')\n"
+    )
+    code, out, _ = run(
+        capsys, "compare", "sdpa=wrong@eager", "sdpa=broken@eager", "reference@eager", *SMALL,
+        "--with", str(file), "--csv", str(tmp_path / "out.csv"),
+    )  # fmt: skip
+    assert code == 1
+    assert "over the budget" in out and "RuntimeError: no such luck" in out
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert len(lines) == 4 and lines[0].startswith("variant,verified,failure,median_ms")
+    timed = [line for line in out.splitlines() if line.startswith("reference@eager ")]
+    assert len(timed) == 2  # it is in both tables
+
+
+def test_ctrl_c_keeps_what_was_finished_and_the_old_file(capsys, tmp_path, monkeypatch):
+    path = tmp_path / "out.json"
+    path.write_text("the old file")
+    original = compare_module.compare
+
+    def interrupted(*args, progress, **kwargs):
+        def stop(stage, done):
+            if stage == "timing" and done >= 0.6:
+                raise KeyboardInterrupt
+
+        return original(*args, progress=stop, **kwargs)
+
+    monkeypatch.setattr(compare_module, "compare", interrupted)
+    code, out, err = run(
+        capsys, "compare", "reference@eager", "--seq", "8", "--rounds", "20", "--json", str(path)
+    )
+    assert code == 130
+    assert "interrupted" in out
+    assert path.read_text() == "the old file"
+    partial = json.loads((tmp_path / "out.json.partial").read_text())
+    assert partial["interrupted"] and 12 <= len(partial["rows"][0]["samples_ms"]) < 20
+    assert "out.json.partial" in err
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "out.json"
+    path.write_text("the old file")
+
+    def interrupt(handle):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(results_module.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Results("compare", [{"variant": "a"}]).to_json(path)
+    assert path.read_text() == "the old file"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def saved(path, median, failure=None):
+    samples = [median * (1 + 0.001 * (i % 7)) for i in range(30)]
+    row = {"variant": "cpp@eager", "median_ms": median, "samples_ms": samples, "failure": failure}
+    Results("compare", [row], environment={"cpu": "x"}).to_json(path)
+    return str(path)
+
+
+def test_diff_finds_regressions(capsys, tmp_path):
+    a, b = saved(tmp_path / "a.json", 1.0), saved(tmp_path / "b.json", 1.2)
+    same, broken = saved(tmp_path / "c.json", 1.01), saved(tmp_path / "d.json", 1.0, "wrong")
+    code, out, _ = run(capsys, "diff", a, b)
+    assert code == 1 and "slower" in out
+    code, out, _ = run(capsys, "diff", b, a)
+    assert code == 0 and "faster" in out
+    code, out, _ = run(capsys, "diff", a, same)
+    assert code == 0 and "no difference" in out
+    code, out, _ = run(capsys, "diff", a, broken)
+    assert code == 1 and "failed: wrong" in out
+    code, _, err = run(capsys, "diff", a, b, "--threshold", "2")
+    assert code == 2 and "threshold" in err
+
+
+def test_diff_refuses_what_is_not_results(capsys, tmp_path):
+    (tmp_path / "a.json").write_text('{"schema": 7, "rows": []}')
+    good = saved(tmp_path / "b.json", 1.0)
+    assert run(capsys, "diff", str(tmp_path / "a.json"), good)[0] == 2
+    (tmp_path / "a.json").write_text("nonsense")
+    code, _, err = run(capsys, "diff", str(tmp_path / "a.json"), good)
+    assert code == 2 and "is not JSON" in err
+
+
+def test_parquet_without_pyarrow_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match=r"fusebench\[parquet\]"):
+        Results("compare", [{"variant": "a"}]).to_parquet(tmp_path / "x.parquet")

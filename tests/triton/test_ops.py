@@ -1,0 +1,93 @@
+"""Every op over the grid of `fusebench check`, in the interpreter, with its own backward."""
+
+import pytest
+import torch
+
+from fusebench.ops import OPS, registry
+from fusebench.studies.check import check
+from fusebench.triton_kernels import linear_cross_entropy, sdpa
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("op", OPS)
+def test_check(op, dtype):
+    (row,) = check(op, "triton", dtype=dtype).rows
+    assert not row["failure"], row["failure"]
+    assert row["backward"] == "own" and row["cases"] > 5 and row["refused"] == 0
+    assert {row[n] for n in ("gradients", "opcheck", "fullgraph", "dynamic")} == {"pass"}
+
+
+def test_the_interpreter_is_never_timed():
+    for op in OPS:
+        assert not registry.get(op, "triton").timed
+
+
+def test_lse_is_the_natural_logarithm():
+    q, k, v = (torch.randn(1, 2, 9, 32) for _ in range(3))
+    _, lse = sdpa.sdpa_saving(q, k, v, False, 0.25)
+    assert torch.allclose(lse, (q @ k.mT * 0.25).logsumexp(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_split_keys_give_the_same_lse(causal):
+    q, k, v = torch.randn(2, 4, 3, 32), torch.randn(2, 2, 300, 32), torch.randn(2, 2, 300, 32)
+    out, lse = sdpa.sdpa_saving(q, k, v, causal, 0.25)
+    scores = q @ k.repeat_interleave(2, 1).mT * 0.25
+    if causal:
+        scores.masked_fill_(torch.ones(3, 300).tril(297) == 0, float("-inf"))
+    assert torch.allclose(lse, scores.logsumexp(-1), atol=1e-5)
+    assert torch.allclose(out, scores.softmax(-1) @ v.repeat_interleave(2, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0, 3.0])
+def test_any_scale(scale):
+    q, k, v = (torch.randn(1, 1, 40, 32) for _ in range(3))
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, is_causal=True, scale=scale
+    )
+    assert torch.allclose(sdpa.sdpa(q, k, v, True, scale), wanted, atol=1e-5)
+
+
+def test_a_large_offset_of_the_scores_changes_nothing():
+    q, k, v = (torch.randn(1, 1, 33, 32) for _ in range(3))
+    q[..., 0], k[..., 0] = 100.0, 30.0
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0)
+    assert torch.allclose(sdpa.sdpa(q, k, v, False, 1.0), wanted, atol=1e-3)
+
+
+class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+    """The elements of the largest tensor that any torch call made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+def test_the_logits_never_exist_whole():
+    rows, width, vocabulary = 600, 8, 4096
+    x, weight = torch.randn(rows, width), torch.randn(vocabulary, width)
+    targets = torch.randint(vocabulary, (rows,))
+    with Largest() as largest:
+        loss, lse = linear_cross_entropy.linear_cross_entropy_saving(x, weight, targets, -100, None)
+        linear_cross_entropy.linear_cross_entropy_backward(
+            torch.ones(()), x, weight, targets, -100, None, lse
+        )
+    assert torch.allclose(loss, torch.nn.functional.cross_entropy(x @ weight.t(), targets))
+    assert vocabulary * width <= largest.elements <= rows * vocabulary / 10
+
+
+@pytest.mark.parametrize("limit", [5.0, 30.0, 1e4])
+def test_softcap_is_exact_for_small_and_large_logits(limit):
+    x = torch.cat([torch.randn(40, 16) * s for s in (1e-3, 0.3, 3.0, 100.0)])
+    weight, targets = torch.randn(50, 16), torch.randint(50, (160,))
+    args = (x, weight, targets, -100, limit)
+    loss, lse = linear_cross_entropy.linear_cross_entropy_saving(*args)
+    logits = limit * torch.tanh(x.double() @ weight.double().t() / limit)
+    assert torch.allclose(lse.double(), logits.logsumexp(-1), rtol=1e-6, atol=2e-6)
+    wanted = torch.nn.functional.cross_entropy(logits, targets)
+    assert torch.allclose(loss.double(), wanted, rtol=1e-6)
