@@ -13,7 +13,7 @@ import torch
 from fusebench.inspect import sites
 
 # Ops that move nothing: they are part of a kernel's origin, but not of its work.
-VIEWS = frozenset(  # noqa: SIM905
+VIEWS = frozenset(
     "alias as_strided chunk detach expand getitem permute reshape select slice split "
     "split_with_sizes squeeze t transpose unsafe_split unsqueeze view _unsafe_view".split()
 )
