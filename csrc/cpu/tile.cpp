@@ -215,6 +215,19 @@ FUSEBENCH_INLINE void dot_block(const P* a, int64_t lda, const T* w, int64_t ldw
 #pragma GCC unroll 8
     for (int j = 0; j < N; j++) acc[i][j] = Vec{};
   }
+  // Narrow vectors have long chains of sums: they are cut, as tile() cuts its own.
+  constexpr int64_t kCut = kW == 4 ? 32 * kW : INT64_MAX;
+  Vec total[M][N] = {};
+  const auto cut = [&]() FUSEBENCH_LAMBDA {
+#pragma GCC unroll 8
+    for (int i = 0; i < M; i++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < N; j++) {
+        total[i][j] += acc[i][j];
+        acc[i][j] = Vec{};
+      }
+    }
+  };
   int64_t x = 0;
   for (; x + D::kLanes <= k; x += D::kLanes) {
     decltype(D::a(a)) av[M];
@@ -227,6 +240,7 @@ FUSEBENCH_INLINE void dot_block(const P* a, int64_t lda, const T* w, int64_t ldw
 #pragma GCC unroll 8
       for (int i = 0; i < M; i++) acc[i][j] = D::multiply_add(acc[i][j], av[i], wv);
     }
+    if (kW == 4 && x % kCut == kCut - kW) cut();
   }
   if (x < k) {
     const int n = int(k - x);
@@ -241,7 +255,7 @@ FUSEBENCH_INLINE void dot_block(const P* a, int64_t lda, const T* w, int64_t ldw
 #pragma GCC unroll 8
   for (int i = 0; i < M; i++) {
 #pragma GCC unroll 8
-    for (int j = 0; j < N; j++) c[i * ldc + j] = sum(acc[i][j]);
+    for (int j = 0; j < N; j++) c[i * ldc + j] = sum(kW == 4 ? total[i][j] + acc[i][j] : acc[i][j]);
   }
 }
 
