@@ -43,6 +43,7 @@ def measure_machine(
     counts = [1, present] if where.type == "cpu" and present > 1 else [present]
     steps = len(counts) * (len(DTYPES) + 1 + len(WORKING_SETS))
     rows: list[dict[str, Any]] = []
+    noise = environment.Noise()
 
     def add(what: str, value: float | None, unit: str, scale: float, how: str) -> None:
         progress(f"measuring {what}", len(rows) / steps)
@@ -51,6 +52,7 @@ def measure_machine(
             "unit": unit, "how": how, "device": where.type,
         }  # fmt: skip
         rows.append(row)
+        noise.tick(len(rows))
 
     how = "datasheet arithmetic" if where.type == "cuda" else "fusebench's micro-kernels"
     try:
@@ -70,8 +72,9 @@ def measure_machine(
                     add(f"read {label}", value, "GB/s", 1e9, how)
     finally:
         torch.set_num_threads(present)
-    facts = environment.environment()
+    facts = {**environment.environment(), "noise": noise.report()}
     notes = [f"{facts['cpu']}" if where.type == "cpu" else facts["gpus"][0]["name"]]
+    notes += [f"warning: {w}" for w in facts["noise"]["warnings"]]
     if not any(row["what"].startswith("peak") for row in rows):
         notes.append(
             "no ceilings: fusebench._C is not built (pip install .), or this GPU is not known"

@@ -21,7 +21,6 @@ from fusebench.report.table import (
     percent,
     scientific,
     significant,
-    size,
 )
 from fusebench.studies import options
 from fusebench.studies.compare import as_dict, best_inductor, notes, ratio, verdict
@@ -34,20 +33,18 @@ SPEED: Sequence[Column] = (
     field("site", left=True),
     field("contestant", left=True),
     field("median_us", "median us", significant),
-    field("p95_us", "p95 us", significant),
     field("speedup_vs_eager", "x eager", interval),
     field("speedup_vs_inductor", "x best Inductor", interval),
-    field("gflops", "GFLOP/s", fixed(0)),
     field("share_of_limit", "of limit", percent),
 )
 FACTS: Sequence[Column] = (
     field("site", left=True),
     field("contestant", left=True),
     field("verdict", "vs Inductor"),
+    field("p95_us", "p95 us", significant),
     field("bound"),
+    field("gflops", "GFLOP/s", fixed(0)),
     field("gbytes_per_s", "GB/s", fixed(1)),
-    field("first_call_s", "first s", fixed(1)),
-    field("peak_bytes", "peak", size),
     field("error", form=scientific),
 )
 
