@@ -75,7 +75,8 @@ def embedding(tokens, token_weight, position_weight, start):
     position_weight = None if position_weight is None else _rows(position_weight)
     launch(embedding_kernel)[(triton.cdiv(m, block_m), triton.cdiv(c, block_c))](
         tokens.contiguous(), token_weight, token_weight.stride(0), position_weight,
-        0 if position_weight is None else position_weight.stride(0), out, start, m, t, token_weight.shape[0], c,
+        0 if position_weight is None else position_weight.stride(0), out, start, m, t,
+        token_weight.shape[0], c,
         BLOCK_M=block_m, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out

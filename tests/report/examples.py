@@ -86,8 +86,7 @@ def ablate(design: str = "one-in") -> Results:
             "cpp@default": everything,
         }  # fmt: skip
         effects = [
-            effect(s, reference / ms, reference - ms, f"{s}=cpp@default")
-            for s, ms in times.items()
+            effect(s, reference / ms, reference - ms, f"{s}=cpp@default") for s, ms in times.items()
         ]
         effects.append(
             effect(
@@ -149,6 +148,38 @@ def op(limits: bool = True) -> Results:
     return Results("op", rows, ENVIRONMENT, settings)
 
 
+def shapes() -> Results:
+    rows = [
+        {**variant(name, ms * length / 64, 2.0, 4.0, seq=length), "policy": policy,
+         "new_graphs": int(length == 64), "recompiles": int(policy == "static" and length > 64),
+         "recompile_reasons": [], "compile_s": 1.5}
+        for length in (64, 128, 256)
+        for name, ms in (("reference@default", 2.0), ("cpp@default", 1.6))
+        for policy in ("automatic", "static")
+    ]  # fmt: skip
+    rows.append({**variant("mine@default", None, 2.0, 4.0), "policy": "automatic"})
+    settings = {**WORKLOAD, "seq": None, "lengths": [64, 128, 256], "rounds": 20,
+                "policies": ["automatic", "static"], "variants": ["reference@default"],
+                "crossovers": ["crossover (static): cpp@default wins up to 64 tokens"]}  # fmt: skip
+    return Results("shapes", rows, ENVIRONMENT, settings)
+
+
+def compile_cost() -> Results:
+    rows = [
+        {"variant": name, "plan": "reference", "mode": "default", "regional": False,
+         "cache": cache, "first_call_s": first, "dynamo_s": 0.6, "aot_s": 0.3,
+         "inductor_s": 0.3 * first, "code_s": 0.4 * first, "graphs": 1, "graph_breaks": 0,
+         "hits": int(cache == "warm"), "memory_bytes": 200 << 20, "cache_bytes": 3 << 20,
+         "cache_files": 20, "failure": None, **WORKLOAD}
+        for name in ("reference@default", "reference@max-autotune+freezing")
+        for cache, first in (("cold", 9.0), ("warm", 4.0))
+    ]  # fmt: skip
+    rows.append({**rows[0], "variant": "mine@default", "failure": "it fell over"})
+    del rows[-1]["first_call_s"]
+    settings = {**WORKLOAD, "variants": ["reference@default"], "regional": False, "seed": 0}
+    return Results("compile-cost", rows, ENVIRONMENT, settings)
+
+
 def machine() -> Results:
     rows = [
         {"what": what, "threads": threads, "value": value * threads, "unit": unit,
@@ -177,6 +208,7 @@ def everything() -> list[tuple[str, Results]]:
     found = {
         "compare.json": compare(bad=f"{HOSTILE}@default"), "compare-512.json": compare(512, 5.1),
         "ablate.json": ablate(), "factorial.json": ablate("factorial"), "explain.json": explain(),
-        "op.json": op(), "machine.json": machine(), "check.json": check(),
+        "shapes.json": shapes(), "op.json": op(), "machine.json": machine(),
+        "compile-cost.json": compile_cost(), "check.json": check(),
     }  # fmt: skip
     return list(found.items())

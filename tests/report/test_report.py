@@ -10,6 +10,7 @@ import pytest
 
 from fusebench.cli import main
 from fusebench.report import page
+from fusebench.report.canvas import PALETTE
 from fusebench.report.results import Results
 from fusebench.report.sections import sections
 from fusebench.studies import report as study
@@ -87,7 +88,9 @@ def test_it_asks_for_nothing_and_runs_nothing(everything):
         ("compare", examples.compare(), "cpp@default is the fastest: 2.600 ms, 1.35 times"),
         ("ablate", examples.ablate(), "Keep: qkv_proj, sdpa; leave to Inductor: swiglu_ffn."),
         ("explain", examples.explain(), "from its sites alone one would expect 3.000 ms"),
+        ("shapes", examples.shapes(), "Crossover (static): cpp@default wins up to 64 tokens."),
         ("op", examples.op(), "FLOP per byte"),
+        ("compile-cost", examples.compile_cost(), "reference@default, warm"),
         ("machine", examples.machine(), "read 256 MiB"),
         ("check", examples.check(), "Are the kernels right?"),
     ],
@@ -109,8 +112,22 @@ def test_every_chart_says_in_words_what_it_shows_and_has_a_table(everything):
             drawing = chart.draw(720)
             assert drawing.title and len(drawing.description) > 40
     charts = sum(len(section.charts) for section in found)
-    assert charts == 10
+    assert charts == 13
     assert everything.tags.count("svg") == everything.tags.count("desc") == 2 * charts
+
+
+def test_inks_stand_out_from_the_paper_in_light_and_dark():
+    def light(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        parts = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return sum(v * w for v, w in zip(parts, (0.2126, 0.7152, 0.0722)))
+
+    for side in (0, 1):
+        for name, colours in PALETTE.items():
+            for back in ("paper", "panel") if name in ("ink", "muted", "link") else ("paper",):
+                dark, bright = sorted(light(c[side]) for c in (colours, PALETTE[back]))
+                least = {"paper": 1, "panel": 1, "grid": 1, "axis": 3}.get(name, 4.5)
+                assert (bright + 0.05) / (dark + 0.05) >= least, name
 
 
 def test_a_failed_row_shows_its_reason_in_chart_and_table():
@@ -170,6 +187,27 @@ def test_the_waterfall_of_an_ablation_arrives_at_what_was_measured(design):
     assert steps[0].value + sum(s.value for s in steps[1:-1]) == pytest.approx(2.9)
     assert [s.label for s in steps[1:4]] == ["qkv_proj", "sdpa", "swiglu_ffn"]
     assert steps[3].value > 0  # swiglu_ffn costs time in the example
+
+
+def test_a_difference_that_is_not_sure_is_drawn_as_none():
+    results = examples.ablate()
+    results.rows[0] |= {"contribution": examples.between(1.09, 0.2), "verdict": "no difference"}
+    (section,) = sections([("a.json", results)])
+    steps = section.charts[0].draw.args[2]
+    assert [step.sure for step in steps[1:5]] == [False, True, True, False]
+    drawn = [mark.ink for mark in section.charts[0].draw(720).marks if mark.kind == "rect"]
+    assert drawn == ["same", "faster", "slower", "same"]
+
+
+def test_the_parts_of_a_first_call_add_up_to_it():
+    (section,) = sections([("c.json", examples.compile_cost())])
+    bars = section.charts[0].draw.args[2]
+    assert [label for label, _ in bars][:2] == [
+        "reference@default, cold",
+        "reference@default, warm",
+    ]
+    assert [sum(s for _, s in parts) for _, parts in bars] == pytest.approx([9.0, 4.0, 9.0, 4.0])
+    assert "it fell over" in read(("c.json", examples.compile_cost())).text
 
 
 def test_an_ablation_with_a_site_that_failed_has_no_waterfall():
@@ -235,6 +273,12 @@ def test_an_unknown_study_is_shown_as_it_is():
             "--dtype float32 --device cpu --threads 2 --rounds 40",
         ),
         (examples.check(), "fusebench check sdpa"),
+        (
+            examples.shapes(),
+            "fusebench shapes reference@default --model seed --batch 1 --dtype float32 "
+            "--device cpu --threads 2 --lengths 64,128,256 --rounds 20 --policy automatic "
+            "--policy static",
+        ),
         (
             Results("inspect", [], {}, {"variants": ["a@default", "b@eager"], "target": "sm_90"}),
             "fusebench inspect a@default --beside b@eager --target sm_90",

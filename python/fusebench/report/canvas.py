@@ -237,13 +237,13 @@ class Scale:
         return self.start + (value - low) / (high - low) * (self.stop - self.start)
 
     def ticks(self, count: int) -> list[float]:
-        """At most about `count` round values; on a wide logarithmic scale 1, 2, 5, 10, …"""
+        """At most about `count` round values; on a logarithmic scale the finest that fit."""
         if not self.log or self.high / self.low < 4:
             step = _round_up((self.high - self.low) / count)
             first = math.ceil(self.low / step - 1e-9)
             return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for parts in ((1, 2, 5), (1,)):
+        for parts in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
             found = [p * 10.0**e for e in powers for p in parts]
             found = [v for v in found if self.low <= v * (1 + 1e-9) and v <= self.high * (1 + 1e-9)]
             if len(found) <= max(count, 2):

@@ -38,11 +38,15 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Step:
-    """A bar of a waterfall: a difference, or a total that it starts from or arrives at."""
+    """A bar of a waterfall: a difference, or a total that it starts from or arrives at.
+
+    sure: whether the difference is one, beyond what chance does.
+    """
 
     label: str
     value: float
     total: bool = False
+    sure: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ def intervals(
 def waterfall(
     title: str, description: str, steps: Sequence[Step], axis: str, width: float
 ) -> Drawing:
-    """From a total by differences to another one. What lowers the total points to the left."""
+    """From a total by differences to another one: blue saves time, orange costs it, grey is not
+    sure."""
     sheet = Drawing(title, description, width)
     notes = [significant(s.value) if s.total else _signed(s.value) for s in steps]
     body = _Rows(sheet, [s.label for s in steps], max(map(text_width, notes)) + PAD)
@@ -144,7 +149,7 @@ def waterfall(
             sheet.dot(x, y, "ink", shape="diamond", width=6.0, tip=tip)
         else:
             start = scale(before)
-            ink = "ink" if step.total else _better(step.value)
+            ink = "ink" if step.total else _better(step)
             sheet.rect(min(x, start), y - half, max(abs(x - start), 1.0), 2 * half, ink, tip=tip)
         sheet.text(width - PAD, body.note(y), note, anchor="end", bold=step.total)
     return sheet
@@ -376,9 +381,11 @@ def _apart(values: Sequence[float], scale: Scale, room: float) -> list[float]:
     return kept
 
 
-def _better(difference: float) -> str:
+def _better(step: Step) -> str:
     """The ink of a change in time."""
-    return "faster" if difference < 0 else "slower" if difference > 0 else "same"
+    if not step.sure or not step.value:
+        return "same"
+    return "faster" if step.value < 0 else "slower"
 
 
 def _plain(value: float) -> str:

@@ -20,10 +20,15 @@ from fusebench.report.tables import Table, cell
 # study -> the settings that are arguments without an option's name, in their order.
 ARGUMENTS = {
     "compare": ("variants",), "op": ("op",), "explain": ("a", "b"), "inspect": ("variants",),
-    "bindings": ("op",), "check": ("op",),
+    "bindings": ("op",), "check": ("op",), "shapes": ("variants",), "compile-cost": ("variants",),
 }  # fmt: skip
-OPTIONS = {"sites": "at"}  # settings whose option has another name
-OUTCOMES = {"skipped", "plan"}  # settings that say what happened, not what was asked for
+OPTIONS = {"sites": "at", "policies": "policy"}  # settings whose option has another name
+REPEATED = {"policies"}  # settings whose option is given once for each value
+OUTCOMES = {
+    "skipped",
+    "plan",
+    "crossovers",
+}  # settings that say what happened, not what was asked for
 PASSING = {"time", "load", "noise"}  # facts that differ from run to run on one machine
 
 
@@ -129,7 +134,10 @@ def command(results: Results) -> str:
         words[3:] = ["--beside", *words[3:]]
     for name, value in settings.items():
         option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
-        if isinstance(value, (list, tuple)):
-            value = ",".join(map(str, value))
-        words += [option] if value is True else [option, str(value)]
+        if name in REPEATED:
+            words += [word for each in value for word in (option, str(each))]
+        elif isinstance(value, (list, tuple)):
+            words += [option, ",".join(map(str, value))]
+        else:
+            words += [option] if value is True else [option, str(value)]
     return shlex.join(words)

@@ -9,8 +9,6 @@ from typing import Any
 from fusebench.report.table import (
     Column,
     Row,
-    field,
-    fixed,
     interval,
     percent,
     scientific,
@@ -18,64 +16,6 @@ from fusebench.report.table import (
     size,
 )
 
-SPEED: Sequence[Column] = (
-    field("variant", left=True),
-    field("median_ms", "median ms", significant),
-    field("p95_ms", "p95 ms", significant),
-    field("tokens_per_s", "tokens/s", fixed(0)),
-    field("speedup_vs_eager", "× eager", interval),
-    field("speedup_vs_inductor", "× best Inductor", interval),
-    field("verdict", "verdict", left=True),
-)
-FACTS: Sequence[Column] = (
-    field("variant", left=True),
-    field("first_call_s", "first call s", fixed(1)),
-    field("peak_bytes", "peak", size),
-    field("graphs"),
-    field("graph_breaks", "graph breaks"),
-    field("recompiles"),
-    field("error", form=scientific),
-    field("error_budget", "its budget", scientific),
-)
-EFFECTS: Sequence[Column] = (
-    field("effect", left=True),
-    field("kind", left=True),
-    field("contribution", "times faster", interval),
-    field("saved_ms", "saves ms", significant),
-    field("verdict", left=True),
-    field("of", "variant", left=True),
-    field("over", "against", left=True),
-)
-SITES: Sequence[Column] = (
-    field("site", left=True),
-    field("calls"),
-    field("a_ms", "A ms each", significant),
-    field("b_ms", "B ms each", significant),
-    field("share", "share of A", percent),
-    field("alone", "B alone, times faster", interval),
-    field("saves_ms", "saves ms", significant),
-)
-CONTESTANTS: Sequence[Column] = (
-    field("site", left=True),
-    field("contestant", left=True),
-    field("median_us", "median µs", significant),
-    field("p95_us", "p95 µs", significant),
-    field("speedup_vs_eager", "× eager", interval),
-    field("speedup_vs_inductor", "× best Inductor", interval),
-    field("verdict", left=True),
-)
-LIMITS: Sequence[Column] = (
-    field("site", left=True),
-    field("contestant", left=True),
-    field("gflops", "GFLOP/s", significant),
-    field("gbytes_per_s", "GB/s", significant),
-    field("intensity", "FLOP/byte", significant),
-    field("bound", "bound by", left=True),
-    field("limit_us", "limit µs", significant),
-    field("share_of_limit", "of limit", percent),
-    field("peak_bytes", "peak", size),
-    field("error", form=scientific),
-)
 FORMS: dict[str, Callable[[Any], str]] = {
     "_ms": significant, "_us": significant, "_s": significant, "bytes": size, "bytes_in": size,
     "bytes_out": size, "error": scientific, "share": percent,

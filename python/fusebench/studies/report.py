@@ -50,7 +50,7 @@ def sources_of(paths: Sequence[str | Path]) -> list[Source]:
             raise checks.refuse(
                 "report", str(path), f"has rows that are not of {results.study!r} ({error})",
                 "a file as the study wrote it",
-            ) from None  # fmt: skip
+            ) from error  # fmt: skip
         found.append(source)
     return found
 
