@@ -28,7 +28,8 @@ RULES = [
      "memory read or written directly: use ldg or stg"),
 ]  # fmt: skip
 POINTER = re.compile(
-    r"\b(?:T|V|bf16|fp16|float[24]?|uint[24]|u?int\d*(?:_t)?|void)\s*(?:const\s*)?((?:\*\s*\w+\s*(?:=[^,;()]*)?,?\s*)+)"
+    r"\b(?:T|V|bf16|fp16|float[24]?|uint[24]|u?int\d*(?:_t)?|void)\s*(?:const\s*)?"
+    r"((?:\*\s*\w+\s*(?:=[^,;()]*)?,?\s*)+)"
 )
 # Local arrays, references to arrays, and arrays of pointers.
 ARRAYS = re.compile(

@@ -63,7 +63,7 @@ MUTANTS = {
     "tiles skipped": (SM90, "tile += blocks", "tile += 2 * blocks"),
     "rows out of bounds": (SM90, "if (row + h * 8 >= m) continue;", ""),
     "rows swapped": (SM90, "i / 2 * 4 + h * 2 + i % 2", "i / 2 * 4 + (1 - h) * 2 + i % 2"),
-    "too many registers": (SM90, "setmaxnreg_inc<232>", "setmaxnreg_inc<240>"),
+    "too many registers": (SM90, "setmaxnreg_inc<240>", "setmaxnreg_inc<248>"),
     # --- sm_80
     "no barrier": (SM80, "sync_block();", ""),
     "no first wait": (SM80, "cp_async_wait<Tile::STAGES - 2>(); if (steps > 0)", "if (steps > 0)"),
