@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from fusebench.bench import environment
+from fusebench.bench.contestant import unavailable
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.inspect import no_gpu, sites
 from fusebench.inspect.target import inspected_for
@@ -111,6 +112,9 @@ def inspect(
             given = "--lengths" if lengths else "--trace"
             raise checks.refuse("inspect --target", given, "was given", "neither: nothing runs")
         return _for_target(chosen, workload, target, dtype, code)
+    for one in chosen:
+        if reason := unavailable(one, workload.device.type, workload.torch_dtype):
+            raise checks.refuse("inspect", str(one), "cannot run here", f"another ({reason})")
     looked = [
         inspected(
             v, workload, lengths=lengths, prepare=prepare,
