@@ -256,14 +256,17 @@ def side_by_side(first: Inspected, second: Inspected, width: int) -> str:
             }  # fmt: skip
         rows.append(row)
     columns = [field("site", "part       ", left=True)]
-    for side, looked in enumerate((first, second)):
+    for side, heading in enumerate(("left", "right")):
         columns += [
-            field(f"names{side}", str(looked.variant), left=True),
+            field(f"names{side}", heading, left=True),
             field(f"kernels{side}", "calls"),
             field(f"bytes{side}", "moved", size),
             field(f"ms{side}", "ms", fixed(2)),
         ]
-    note = "A kernel that serves several sites counts for the last; ms: in the profiler, not timed."
+    note = (
+        f"left: {first.variant}. right: {second.variant}. A kernel that serves several sites counts "
+        "for the last; ms: in the profiler, not timed."
+    )
     return render(rows, [columns], [note], width=width)
 
 
