@@ -65,7 +65,7 @@ def test_fusions_reach_over_op_boundaries(looked):
 def test_the_profiler_saw_every_kernel(looked):
     assert looked.profile is not None
     assert all(row["microseconds"] for row in looked.rows)
-    assert 0.9 < sum(row["share"] for row in looked.rows) <= 1.0
+    assert 0.9 < sum(row["share"] for row in looked.rows) < 1.001
     assert looked.profile.attention() == ("aten::_scaled_dot_product_flash_attention_for_cpu",)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import pytest
+import torch
 
 from fusebench.bench.measure import Measurement, Race
 from fusebench.model import GPTConfig
@@ -68,8 +70,9 @@ def test_refusals():
         compile_cost(["reference@eager"])
 
 
-@pytest.mark.slow
-def test_shapes_end_to_end():
+def test_shapes_end_to_end(monkeypatch):
+    """With Dynamo alone, which is what recompiles; Inductor would only take longer."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     found = study.shapes(
         [A], lengths=(16, 24, 32), policies=("automatic", "buckets"), config=CONFIG, rounds=3,
         device="cpu",

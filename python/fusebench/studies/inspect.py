@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from fusebench.bench import environment
+from fusebench.bench.contestant import unavailable
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.inspect import no_gpu, sites
 from fusebench.inspect.target import inspected_for
@@ -111,6 +112,9 @@ def inspect(
             given = "--lengths" if lengths else "--trace"
             raise checks.refuse("inspect --target", given, "was given", "neither: nothing runs")
         return _for_target(chosen, workload, target, dtype, code)
+    for one in chosen:
+        if reason := unavailable(one, workload.device.type, workload.torch_dtype):
+            raise checks.refuse("inspect", str(one), "cannot run here", f"another ({reason})")
     looked = [
         inspected(
             v, workload, lengths=lengths, prepare=prepare,
@@ -252,14 +256,17 @@ def side_by_side(first: Inspected, second: Inspected, width: int) -> str:
             }  # fmt: skip
         rows.append(row)
     columns = [field("site", "part       ", left=True)]
-    for side, looked in enumerate((first, second)):
+    for side, heading in enumerate(("left", "right")):
         columns += [
-            field(f"names{side}", str(looked.variant), left=True),
+            field(f"names{side}", heading, left=True),
             field(f"kernels{side}", "calls"),
             field(f"bytes{side}", "moved", size),
             field(f"ms{side}", "ms", fixed(2)),
         ]
-    note = "A kernel that serves several sites counts for the last; ms: in the profiler, not timed."
+    note = (
+        f"left: {first.variant}. right: {second.variant}. A kernel that serves several sites counts "
+        "for the last; ms: in the profiler, not timed."
+    )
     return render(rows, [columns], [note], width=width)
 
 
