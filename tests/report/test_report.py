@@ -137,6 +137,13 @@ def test_a_failed_row_shows_its_reason_in_chart_and_table():
     assert "compare.json: 1 of 7 rows failed." in text
 
 
+def test_a_failed_row_still_says_what_it_is():
+    text = read(("check.json", examples.check())).text
+    assert f"sdpa mine float32 failed: {examples.HOSTILE}" in text
+    text = read(("c.json", examples.compile_cost())).text
+    assert "mine@default cold failed: it fell over" in text
+
+
 def test_hostile_names_are_text():
     results = examples.compare(bad=f"{examples.HOSTILE}@default")
     results.notes.append(examples.HOSTILE)

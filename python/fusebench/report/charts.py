@@ -19,6 +19,7 @@ from fusebench.report.canvas import (
 from fusebench.report.table import significant
 
 WIDE, NARROW = 720, 330  # the widths a page asks for
+NARROW_BELOW = 500
 PAD = 8.0
 LINE = 18.0  # from one line of text to the next
 
@@ -189,6 +190,10 @@ def roofline(
     names = list(dict.fromkeys(p.series for p in points))
     style = {name: _style(i) for i, name in enumerate(names)}
     top = _legend(sheet, [(name, *style[name]) for name in names]) + LINE + PAD
+    narrow = width < NARROW_BELOW
+    for roof in roofs if narrow else ():
+        sheet.text(PAD, top - PAD, roof.label, "muted")
+        top += LINE
     bottom, left, right = top + 200 + 0.2 * width, 56.0, width - PAD
     # Room above the highest limit, where the sites' names stand.
     xs = [p.intensity for p in points]
@@ -220,7 +225,7 @@ def roofline(
             tip = f"{site} {p.series}: {significant(p.gflops)} GFLOP/s{share}"
             sheet.dot(x, up(p.gflops), ink, shape=shape, tip=tip)
             taken.append((up(p.gflops) + 4, x - 6, x + 6))
-    for text, x, y in filter(None, labels):
+    for text, x, y in filter(None, () if narrow else labels):
         _name(sheet, text, x, y, left, right, taken, ink="muted")
     sheet.height = bottom + 2 * LINE + PAD + 4
     return sheet
@@ -257,7 +262,7 @@ class _Rows:
     """Rows of a horizontal chart: labels beside the plot, or above it where it is narrow."""
 
     def __init__(self, sheet: Drawing, labels: Sequence[str], notes: float) -> None:
-        self.labels, self.narrow = labels, sheet.width < 500
+        self.labels, self.narrow = labels, sheet.width < NARROW_BELOW
         beside = max(text_width(label, mono=True) for label in labels) + 2 * PAD
         self.room = sheet.width - notes - 2 * PAD if self.narrow else min(beside, 270.0)
         self.left = 2 * PAD if self.narrow else self.room
