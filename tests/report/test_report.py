@@ -253,6 +253,17 @@ def test_results_of_different_machines_or_interrupted_ones_are_warned_about():
     assert "b.json: interrupted" in text and "b.json: the machine was noisy." in text
 
 
+def test_facts_that_differ_are_said_for_each_file():
+    other = examples.op()
+    other.environment = {**other.environment, "torch": "2.11.0", "time": "later"}
+    machine, runs = page.environment([("a.json", examples.op()), ("b.json", other)])
+    rows = [cells for cells, _ in machine.rows]
+    assert ["cpu", "Some CPU @ 2.10GHz", "all"] in rows
+    assert ["torch", "2.14.1", "a.json"] in rows and ["torch", "2.11.0", "b.json"] in rows
+    assert [cells[0] for cells, _ in runs.rows] == ["a.json", "b.json"]
+    assert "later" in runs.rows[1][0] and ("noise: spread", True) in runs.headings
+
+
 def test_a_study_with_nothing_in_it_still_makes_a_page():
     text = read(("empty.json", Results("compare", [], {}, {}))).text
     assert "Which variant is fastest?" in text
