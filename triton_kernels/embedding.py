@@ -12,14 +12,19 @@ from .launch import launch, power_of_2
 @triton.jit
 def embedding_kernel(
     tokens_ptr, token_weight_ptr, token_stride, position_weight_ptr, position_stride, out_ptr,
-    start, M, T, C, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+    start, M, T, V, C, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """out[m] = token_weight[tokens[m]] + position_weight[start + m % T], added in float32."""
+    """out[m] = token_weight[tokens[m]] + position_weight[start + m % T], added in float32.
+
+    An id that the weight does not have gives NaN, not a read out of bounds.
+    """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask = (rows[:, None] < M) & (cols[None, :] < C)
     token = tl.load(tokens_ptr + rows, mask=rows < M, other=0)
-    x = tl.load(token_weight_ptr + token[:, None] * token_stride + cols[None, :], mask=mask)
+    known = mask & ((token >= 0) & (token < V))[:, None]
+    vector = token_weight_ptr + token[:, None] * token_stride + cols[None, :]
+    x = tl.load(vector, mask=known, other=float("nan"))
     if position_weight_ptr is not None:
         position = (start + rows % T).to(tl.int64)[:, None] * position_stride + cols[None, :]
         x = x.to(tl.float32) + tl.load(position_weight_ptr + position, mask=mask).to(tl.float32)
@@ -57,7 +62,7 @@ def token_backward_kernel(
 
 
 def embedding(tokens, token_weight, position_weight, start):
-    """token_weight[tokens] + position_weight[start : start + T]: tokens [B, T], result [B, T, C]."""
+    """token_weight[tokens] + position_weight[start : start + T]: tokens [B, T] -> [B, T, C]."""
     batch, t = tokens.shape
     c = token_weight.shape[1]
     out = token_weight.new_empty((batch, t, c))
@@ -70,7 +75,8 @@ def embedding(tokens, token_weight, position_weight, start):
     position_weight = None if position_weight is None else _rows(position_weight)
     launch(embedding_kernel)[(triton.cdiv(m, block_m), triton.cdiv(c, block_c))](
         tokens.contiguous(), token_weight, token_weight.stride(0), position_weight,
-        0 if position_weight is None else position_weight.stride(0), out, start, m, t, c,
+        0 if position_weight is None else position_weight.stride(0), out, start, m, t,
+        token_weight.shape[0], c,
         BLOCK_M=block_m, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out

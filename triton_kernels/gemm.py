@@ -1,8 +1,8 @@
 """The GEMM core: one persistent loop in grouped order, with prologue and epilogue as hooks.
 
 Computes acc[M, N] = prologue(A)[M, K] @ B[N, K].T in float32, tile by tile, and hands each tile to
-the epilogue, which stores what it likes. Every matrix product of this package is a kernel whose body
-is one call of `gemm`; hooks are plain jitted functions that get their own arguments from a tuple:
+the epilogue, which stores what it likes. Every matrix product here but attention's is a kernel
+whose body is one call of `gemm`; hooks are jitted functions with arguments of their own in a tuple:
 
     BEGIN(rows, M, *prologue_args) -> s0, s1                 a tile's row state, before the K loop
     APPLY(a, ks, K, s0, s1, *prologue_args) -> a, s0, s1     each tile of A on its way to the dot
@@ -27,7 +27,9 @@ def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 def load_block(ptr, stride, outer, inner, n_outer, n_inner):
     """The elements at `outer` x `inner` of a row-major matrix, zero outside of it."""
     mask = (outer[:, None] < n_outer) & (inner[None, :] < n_inner)
-    return tl.load(ptr + outer.to(tl.int64)[:, None] * stride + inner[None, :], mask=mask, other=0.0)
+    return tl.load(
+        ptr + outer.to(tl.int64)[:, None] * stride + inner[None, :], mask=mask, other=0.0
+    )
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from triton.runtime import interpreter
 
 
 def round_to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The bfloat16 bit patterns (uint16) nearest to float32 `values`: ties to even, NaN stays NaN."""
+    """The bfloat16 bits (uint16) nearest to float32 `values`: ties to even, NaN stays NaN."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     # A carry out of the mantissa is right: it moves to the next power of two, and on to infinity.
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
@@ -23,7 +23,7 @@ def round_to_bfloat16(values: np.ndarray) -> np.ndarray:
 
 
 def widen_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """The float32 values of bfloat16 bit patterns: exact, NaN, infinities and subnormals included."""
+    """The float32 values of bfloat16 bits: exact, also for NaN, infinities and subnormals."""
     return (np.ascontiguousarray(bits).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 

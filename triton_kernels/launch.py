@@ -1,9 +1,9 @@
-"""How kernels are launched, and on what: the one place that knows plain, wrapped and recorded calls.
+"""How kernels are launched, and on what: plainly, wrapped for torch.compile, or only recorded.
 
 A launcher writes `launch(kernel)[grid](...)`. What that does depends on the setting:
 - plain: the kernel itself, on a GPU or, under TRITON_INTERPRET=1, on CPU tensors;
 - wrapped: `wrap_launches(torch.library.wrap_triton)` lets torch.compile see the kernels;
-- recorded: inside `record(arch)` nothing runs; the calls are collected, to be compiled ahead of time.
+- recorded: inside `record(arch)` nothing runs; the calls are collected, to be compiled later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 
 @dataclass(frozen=True)
 class Target:
-    """What a launcher must know of the device: compute capability * 10 (0: interpreter), SM count."""
+    """The device to a launcher: compute capability * 10 (0 for the interpreter), SM count."""
 
     arch: int
     sms: int
@@ -92,10 +92,9 @@ def launch(kernel: Any) -> Any:
     return _recorder.bind(kernel) if _recorder is not None else _wrap(kernel)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _cuda_target(index: int) -> Target:
     properties = torch.cuda.get_device_properties(index)
-    _allow_device_descriptors()
     return Target(properties.major * 10 + properties.minor, properties.multi_processor_count)
 
 
@@ -104,6 +103,7 @@ def target(tensor: torch.Tensor) -> Target:
     if _recorder is not None:
         return _recorder.target
     if tensor.is_cuda:
+        triton.set_allocator(_scratch)  # per thread, and autograd has its own
         return _cuda_target(tensor.device.index or 0)
     if INTERPRETED:
         return Target(0, 3)
@@ -113,11 +113,9 @@ def target(tensor: torch.Tensor) -> Target:
     )
 
 
-def _allow_device_descriptors() -> None:
-    """Descriptors made inside a kernel need a little global memory per launch; torch provides it."""
-    triton.set_allocator(
-        lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda")
-    )
+def _scratch(size: int, align: int, stream: int | None) -> torch.Tensor:
+    """Descriptors made inside a kernel need a little global memory per launch."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def describable(*matrices: torch.Tensor | None) -> bool:

@@ -1,4 +1,4 @@
-"""linear: norm(x) @ weight.T + bias + residual in one kernel; also every plain product of a backward."""
+"""linear: norm(x) @ weight.T + bias + residual in one kernel; also each product of a backward."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _forward(x, weight, bias, residual, norm, norm_weight, norm_bias, eps, *, sa
 
 
 def linear(x, weight, bias, residual, norm, norm_weight, norm_bias, eps):
-    """norm(x) @ weight.T + bias + residual: x [..., C], weight [N, C], residual and result [..., N]."""
+    """norm(x) @ weight.T + bias + residual: x [..., C], weight [N, C], residual [..., N]."""
     args = (x, weight, bias, residual, norm, norm_weight, norm_bias, eps)
     return _forward(*args, saving=False)[0]
 
@@ -152,9 +152,7 @@ def projection_backward(dy, x, weight, norm, norm_weight, norm_bias, eps, mean, 
     return dx, dweight, dnorm_weight, dnorm_bias
 
 
-def linear_backward(
-    dy, x, weight, bias, residual, norm, norm_weight, norm_bias, eps, mean, rstd
-):
+def linear_backward(dy, x, weight, bias, residual, norm, norm_weight, norm_bias, eps, mean, rstd):
     """Gradients of (x, weight, bias, norm_weight, norm_bias); None where the input is None.
 
     The residual's gradient is dy itself.

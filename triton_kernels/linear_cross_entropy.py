@@ -2,8 +2,8 @@
 
 Forward: a GEMM whose epilogue keeps, per row and vocabulary tile, the maximum and the sum of
 exponentials, and the target's logit; a second kernel combines them. Backward: the vocabulary in
-chunks; the logits of a chunk are computed again and turned into their gradient in the epilogue, from
-which the chunk's rows of dweight are final and dx grows in float32. No gradient is left out.
+chunks; a chunk's logits are computed again and turned into their gradient in the epilogue; from
+that the chunk's rows of dweight are final, and dx grows in float32. No gradient is left out.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def loss_kernel(
 
 @triton.jit
 def combine_loss_kernel(
-    targets_ptr, maximum_ptr, total_ptr, logit_ptr, lse_ptr, loss_ptr, M, TILES,
+    targets_ptr, maximum_ptr, total_ptr, logit_ptr, lse_ptr, loss_ptr, M, V, TILES,
     IGNORE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Each row's lse and its loss, 0 for an ignored target."""
+    """Each row's lse and its loss: 0 for an ignored target, NaN for one not in the vocabulary."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -96,7 +96,8 @@ def combine_loss_kernel(
     tl.store(lse_ptr + rows, lse, mask=rows < M)
     goal = tl.load(targets_ptr + rows, mask=rows < M, other=IGNORE)
     kept = goal != IGNORE
-    logit = tl.load(logit_ptr + rows, mask=(rows < M) & kept, other=0.0)
+    known = (rows < M) & (goal >= 0) & (goal < V)
+    logit = tl.load(logit_ptr + rows, mask=known, other=float("nan"))
     tl.store(loss_ptr + rows, tl.where(kept, lse - logit, 0.0), mask=rows < M)
 
 
@@ -127,8 +128,8 @@ def dlogits_epilogue(
 
 @triton.jit
 def dlogits_kernel(
-    x_ptr, x_stride, weight_ptr, weight_stride, targets_ptr, lse_ptr, out_ptr, out_stride, first_ptr,
-    M, V, C, IGNORE: tl.constexpr, SOFTCAP: tl.constexpr,
+    x_ptr, x_stride, weight_ptr, weight_stride, targets_ptr, lse_ptr, out_ptr, out_stride,
+    first_ptr, M, V, C, IGNORE: tl.constexpr, SOFTCAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -165,7 +166,7 @@ def linear_cross_entropy_saving(x, weight, targets, ignore_index, softcap):
         SOFTCAP=softcap, PRECISION=precision(x.dtype), **config.kwargs(),
     )  # fmt: skip
     launch(combine_loss_kernel)[(triton.cdiv(m, 16),)](
-        targets, maximum, total, logit, lse, loss, m, tiles,
+        targets, maximum, total, logit, lse, loss, m, v, tiles,
         IGNORE=ignore_index, BLOCK_M=16, BLOCK_T=64, num_warps=4,
     )  # fmt: skip
     return loss.sum() / _count(targets, ignore_index), lse

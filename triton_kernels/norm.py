@@ -1,8 +1,8 @@
 """LayerNorm and RMSNorm: as a GEMM prologue, as row statistics, and backward.
 
 The prologue normalizes rows of A inside the GEMM's K loop. Two ways:
-- "given": a pass over x found each row's mean and 1/deviation; the tile is normalized in float32 and
-  rounded once, as the composition would. A mean far larger than the deviation costs no accuracy.
+- "given": a pass over x found each row's mean and 1/deviation; the tile is normalized in float32
+  and rounded once, as in the composition. A mean far above the deviation costs no accuracy.
 - "folded" (RMSNorm): the K loop sums the squares it meets and the accumulator is scaled at its end,
   so x is read by the GEMM alone. LayerNorm is not folded: subtracting mean * sum(w) from the
   accumulator would cancel where the mean is large.
@@ -21,7 +21,7 @@ from .launch import launch, power_of_2, target
 def norm_begin(
     rows, M, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, NORM: tl.constexpr, EPS: tl.constexpr
 ):
-    """A row's state: "given" mean and 1/deviation, or "folded" sum of squares (and an unused zero)."""
+    """A row's state: mean and 1/deviation ("given"), or zero and the sum of squares ("folded")."""
     mean = tl.zeros(rows.shape, tl.float32)
     rstd = tl.zeros(rows.shape, tl.float32)
     if NORM == "given":

@@ -15,7 +15,7 @@ from .norm import norm_apply, norm_begin, norm_end, norm_prologue
 
 @triton.jit
 def store_heads(out_ptr, values, rows, T, head, i, heads, M, D: tl.constexpr):
-    """Store values [rows, columns] of `heads` heads to out [B, heads, T, D]; other heads are skipped."""
+    """Store values [rows, columns] to out [B, heads, T, D]; heads it does not have are skipped."""
     b = (rows // T).to(tl.int64)[:, None]
     t = rows % T
     at = ((b * heads + head[None, :]) * T + t[:, None]) * D + i[None, :]
@@ -135,7 +135,7 @@ def qkv_gather_kernel(
         base = dv_ptr + ((b * HKV + head - (HQ + HKV)) * T + t)[:, None] * D
     d1 = tl.load(base + i[None, :], mask=mask, other=0.0)
     d2 = tl.load(base + P + i[None, :], mask=mask, other=0.0)
-    if ROPE:
+    if ROPE:  # noqa: SIM102  ROPE is known when it compiles, head is not
         if head < HQ + HKV:
             cos = tl.load(cos_ptr + t[:, None] * P + i[None, :], mask=mask, other=1.0)
             sin = tl.load(sin_ptr + t[:, None] * P + i[None, :], mask=mask, other=0.0)
@@ -176,9 +176,7 @@ def _forward(
     return q, k, v, mean, rstd
 
 
-def qkv_proj(
-    x, weight, bias, num_heads, num_kv_heads, norm, norm_weight, norm_bias, eps, cos, sin
-):
+def qkv_proj(x, weight, bias, num_heads, num_kv_heads, norm, norm_weight, norm_bias, eps, cos, sin):
     """q [B, Hq, T, D], k and v [B, Hkv, T, D] of x [B, T, C] and weight [(Hq + 2 Hkv) D, C]."""
     return _forward(
         x, weight, bias, num_heads, num_kv_heads, norm, norm_weight, norm_bias, eps, cos, sin,

@@ -18,6 +18,7 @@ from .sdpa_backward import sdpa_backward
 
 __all__ = ["sdpa", "sdpa_backward", "sdpa_saving"]
 
+
 @triton.jit
 def attend(
     acc, maximum, total, q, queries, first, last, k_ptr, k_desc, k_stride, v_ptr, v_desc, v_stride,

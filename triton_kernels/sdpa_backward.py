@@ -34,9 +34,7 @@ def delta_kernel(
 
 
 @triton.jit
-def probabilities(
-    s, lse, queries, keys, shift, Tq, Tk, SCALE: tl.constexpr, CAUSAL: tl.constexpr
-):
+def probabilities(s, lse, queries, keys, shift, Tq, Tk, SCALE: tl.constexpr, CAUSAL: tl.constexpr):
     """exp(s * SCALE - lse) where the query sees the key, else 0; all broadcast against s."""
     seen = (queries < Tq) & (keys < Tk)
     if CAUSAL:

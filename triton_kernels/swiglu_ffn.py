@@ -1,4 +1,4 @@
-"""swiglu_ffn: gate and up in one GEMM with silu-mul in its epilogue, then a linear with residual."""
+"""swiglu_ffn: gate and up in one GEMM with silu-mul in its epilogue, then a linear."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def swiglu_kernel(
 
 @triton.jit
 def store_swiglu_backward(dhidden, rows, cols, M, N, gate_up_ptr, dgate_up_ptr, hidden_ptr):
-    """d(silu(gate) * up) of a tile of dhidden; silu(gate) * up again, for the gradient of w_down."""
+    """d(silu(gate) * up) of a tile of dhidden, and silu(gate) * up again, for w_down's gradient."""
     mask = (rows[:, None] < M) & (cols[None, :] < N)
     at = rows.to(tl.int64)[:, None]
     pair = at * (2 * N) + cols[None, :]
@@ -105,7 +105,7 @@ def swiglu_backward_kernel(
 
 
 def _gate_up(x, weight, bias, prologue, norm_weight, norm_bias, eps, *, hidden, gate_up):
-    """The first GEMM of x [M, C]: (hidden [M, F] or None, gate_up [M, 2F] or None), as asked for."""
+    """The first GEMM of x [M, C]: (hidden [M, F], gate_up [M, 2F]), None where not asked for."""
     m, c = x.shape
     f = weight.shape[0] // 2
     mean, rstd, kind = prologue
@@ -140,7 +140,7 @@ def _forward(
 def swiglu_ffn(
     x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual
 ):
-    """(silu(n @ Wg.T + bg) * (n @ Wu.T + bu)) @ w_down.T + b_down + residual, n = norm(x) [..., C]."""
+    """(silu(n @ Wg.T + bg) * (n @ Wu.T + bu)) @ w_down.T + b_down + residual with n = norm(x)."""
     args = (x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual)
     return _forward(*args, saving=False, gate_up=False)[0]
 

@@ -4,16 +4,25 @@
 #include "gemm.cuh"
 
 namespace fusebench::cuda {
-// Bias of the two chunks of a pair; 0 where there is none.
+// Bias of the two chunks of a pair, 0 where there is none; packed, because every register counts
+// beside the accumulators.
 template <class T>
 struct PairBias {
-  float a[8], b[8];
+  uint4 a, b;
   DEV void load(const T* bias, int first, int second, int count_a, int count_b, bool aligned) {
-    UNROLL
-    for (int e = 0; e < 8; e++) a[e] = b[e] = 0.f;
+    a = b = make_uint4(0, 0, 0, 0);
     if (!bias) return;
-    load8(bias + first, count_a, aligned, a);
-    load8(bias + second, count_b, aligned, b);
+    float v[8];
+    load8(bias + first, count_a, aligned, v);
+    a = pack8<T>(v);
+    load8(bias + second, count_b, aligned, v);
+    b = pack8<T>(v);
+  }
+  // sum = values + bias
+  DEV static void add(const uint4& bias, const float (&values)[8], float (&sum)[8]) {
+    unpack8<T>(bias, sum);
+    UNROLL
+    for (int e = 0; e < 8; e++) sum[e] += values[e];
   }
 };
 
@@ -37,12 +46,16 @@ struct RowMajorEpilogue {
     store_chunk(at + first, count_a, a, bias_values.a);
     store_chunk(at + second, count_b, b, bias_values.b);
   }
-  DEV void store_chunk(int64_t at, int count, const float (&v)[8], const float (&bias8)[8]) const {
-    float r[8] = {};
-    if (residual) load8(residual + at, count, aligned, r);
-    UNROLL
-    for (int e = 0; e < 8; e++) r[e] += v[e] + bias8[e];
-    store8(out + at, count, aligned, r);
+  DEV void store_chunk(int64_t at, int count, const float (&v)[8], const uint4& bias8) const {
+    float sum[8];
+    PairBias<T>::add(bias8, v, sum);
+    if (residual) {
+      float r[8];
+      load8(residual + at, count, aligned, r);
+      UNROLL
+      for (int e = 0; e < 8; e++) sum[e] += r[e];
+    }
+    store8(out + at, count, aligned, sum);
   }
 };
 
@@ -61,13 +74,12 @@ struct SiluMulEpilogue {
     bias_values.load(bias, column, column + ffn, count, count, aligned);
   }
   DEV void store(int row, const float (&a)[8], const float (&b)[8]) const {
-    float v[8];
+    float gate[8], up[8];
+    bias_values.add(bias_values.a, a, gate);
+    bias_values.add(bias_values.b, b, up);
     UNROLL
-    for (int e = 0; e < 8; e++) {
-      const float gate = a[e] + bias_values.a[e], up = b[e] + bias_values.b[e];
-      v[e] = gate * sigmoid(gate) * up;
-    }
-    store8(hidden + static_cast<int64_t>(row) * ffn + column, count, aligned, v);
+    for (int e = 0; e < 8; e++) up[e] *= gate[e] * sigmoid(gate[e]);
+    store8(hidden + static_cast<int64_t>(row) * ffn + column, count, aligned, up);
   }
   DEV static float sigmoid(float v) { return rcp(1.f + ex2(v * -1.4426950408889634f)); }
 };
@@ -104,8 +116,8 @@ struct HeadsEpilogue {
   DEV void store(int row, const float (&a)[8], const float (&b)[8]) const {
     const int batch = row / tokens, token = row % tokens, half = head_dim / 2;
     float x1[8], x2[8];
-    UNROLL
-    for (int e = 0; e < 8; e++) x1[e] = a[e] + bias_values.a[e], x2[e] = b[e] + bias_values.b[e];
+    bias_values.add(bias_values.a, a, x1);
+    bias_values.add(bias_values.b, b, x2);
     if (rotate) {
       float c[8], s[8];
       const int64_t at = static_cast<int64_t>(token) * half + offset;

@@ -85,7 +85,7 @@ gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w,
     StageRing<Tile::STAGES> ring;
 
     if (group == 0) {  // ------------------------------------------------------------- producer
-      setmaxnreg_dec<40>();
+      setmaxnreg_dec<24>();
       if (warp != 0 || !elect_one()) return;
       tma_prefetch(&map_a);
       tma_prefetch(&map_w);
@@ -108,7 +108,7 @@ gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w,
       return;
     }
     // ------------------------------------------------------------------------------ consumers
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<240>();
     const int half = group - 1;
     for (int tile = block; tile < tiles; tile += blocks) {
       int tile_m, tile_n;

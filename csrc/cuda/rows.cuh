@@ -5,18 +5,27 @@
 #include "ptx.cuh"
 
 namespace fusebench::cuda {
+template <class T>
+DEV uint4 pack8(const float (&v)[8]) {
+  return make_uint4(pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]),
+                    pack2<T>(v[6], v[7]));
+}
+template <class T>
+DEV void unpack8(const uint4& u, float (&v)[8]) {
+  const uint32_t words[4] = {u.x, u.y, u.z, u.w};
+  UNROLL
+  for (int i = 0; i < 4; i++) {
+    const float2 f = unpack2<T>(words[i]);
+    v[2 * i] = f.x, v[2 * i + 1] = f.y;
+  }
+}
+
 // Eight neighbouring values as float32; those from `count` on are 0 and not read. `aligned` says
 // that p is a multiple of 16 bytes, which every caller knows for a whole tensor at once.
 template <class T>
 DEV void load8(const T* p, int count, bool aligned, float (&v)[8]) {
   if (aligned && count >= 8) {
-    const uint4 u = ldg(reinterpret_cast<const uint4*>(p));
-    const uint32_t words[4] = {u.x, u.y, u.z, u.w};
-    UNROLL
-    for (int i = 0; i < 4; i++) {
-      const float2 f = unpack2<T>(words[i]);
-      v[2 * i] = f.x, v[2 * i + 1] = f.y;
-    }
+    unpack8<T>(ldg(reinterpret_cast<const uint4*>(p)), v);
   } else {
     UNROLL
     for (int e = 0; e < 8; e++) v[e] = e < count ? to_float(ldg(p + e)) : 0.f;
@@ -34,12 +43,6 @@ DEV void load8(const float* p, int count, bool aligned, float (&v)[8]) {
     UNROLL
     for (int e = 0; e < 8; e++) v[e] = e < count ? ldg(p + e) : 0.f;
   }
-}
-
-template <class T>
-DEV uint4 pack8(const float (&v)[8]) {
-  return make_uint4(pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]),
-                    pack2<T>(v[6], v[7]));
 }
 
 template <class T>

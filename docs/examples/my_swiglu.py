@@ -1,7 +1,7 @@
 """An implementation of one's own: copy this file, put your kernel where the comment says so.
 
-    fusebench check swiglu_ffn --impl mine --with docs/examples/my_swiglu.py
-    fusebench compare reference@default swiglu_ffn=mine@default --with docs/examples/my_swiglu.py
+fusebench check swiglu_ffn --impl mine --with docs/examples/my_swiglu.py
+fusebench compare reference@default swiglu_ffn=mine@default --with docs/examples/my_swiglu.py
 """
 
 import torch

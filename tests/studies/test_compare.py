@@ -13,7 +13,7 @@ from fusebench.ops import registry
 from fusebench.studies import compare as study
 from fusebench.variant import Mode
 
-TINY = GPTConfig(vocab_size=64, n_embed=32, num_heads=2, num_layers=2, max_seq_len=32)
+TINY = GPTConfig(vocab_size=64, n_embed=32, num_heads=2, num_layers=1, max_seq_len=32)
 FIELDS = {
     "variant", "verified", "failure", "median_ms", "p95_ms", "tokens_per_s", "speedup_vs_eager",
     "speedup_vs_inductor", "first_call_s", "peak_bytes", "graphs", "graph_breaks", "recompiles",

@@ -90,9 +90,7 @@ def test_tables_have_a_row_for_every_key(tmp_path):
 
 
 def test_a_written_table_reads_back(tmp_path):
-    rows = [
-        {**dict(zip(configs.KEYS, key)), **row} for key, row in configs.table("linear").items()
-    ]
+    rows = [{**dict(zip(configs.KEYS, key)), **row} for key, row in configs.table("linear").items()]
     path = configs.write_table("linear", rows, tmp_path)
     assert path.read_text() == (configs.FOLDER / "linear.json").read_text()
 

@@ -5,7 +5,7 @@ import torch
 
 from fusebench.ops import OPS, registry
 from fusebench.studies.check import check
-from fusebench.triton_kernels import linear_cross_entropy, sdpa
+from fusebench.triton_kernels import embedding, linear_cross_entropy, sdpa
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -42,9 +42,7 @@ def test_split_keys_give_the_same_lse(causal):
 @pytest.mark.parametrize("scale", [-0.5, 0.0, 3.0])
 def test_any_scale(scale):
     q, k, v = (torch.randn(1, 1, 40, 32) for _ in range(3))
-    wanted = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, is_causal=True, scale=scale
-    )
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     assert torch.allclose(sdpa.sdpa(q, k, v, True, scale), wanted, atol=1e-5)
 
 
@@ -91,3 +89,13 @@ def test_softcap_is_exact_for_small_and_large_logits(limit):
     assert torch.allclose(lse.double(), logits.logsumexp(-1), rtol=1e-6, atol=2e-6)
     wanted = torch.nn.functional.cross_entropy(logits, targets)
     assert torch.allclose(loss.double(), wanted, rtol=1e-6)
+
+
+def test_ids_out_of_range_give_nan_and_read_nothing():
+    """The public functions refuse them on the CPU; on a GPU, looking would stall."""
+    weight = torch.randn(5, 8)
+    out = embedding.embedding(torch.tensor([[4, 5, -1, 0]]), weight, None, 0)
+    assert torch.equal(out[0, [0, 3]], weight[[4, 0]]) and out[0, [1, 2]].isnan().all()
+    for bad in (5, -7, 1 << 40):
+        args = (torch.randn(3, 8), weight, torch.tensor([1, bad, 2]), -100, None)
+        assert linear_cross_entropy.linear_cross_entropy(*args).isnan()

@@ -10,7 +10,12 @@ import torch
 pytest.importorskip("triton")
 
 from fusebench.inspect.resources import (
-    Resources, _problem, parse_sass, parse_usage, triton_resources, warps_that_fit,
+    Resources,
+    _problem,
+    parse_sass,
+    parse_usage,
+    triton_resources,
+    warps_that_fit,
 )  # fmt: skip
 from fusebench.ops import OPS
 from fusebench.studies.resources import resources

@@ -16,7 +16,9 @@ from fusebench import GPT, GPTConfig
 def test_training(options):
     def losses(plan):
         torch.manual_seed(0)
-        model = GPT(GPTConfig(vocab_size=97, n_embed=32, num_heads=2, num_layers=2, **options), plan)
+        model = GPT(
+            GPTConfig(vocab_size=97, n_embed=32, num_heads=2, num_layers=2, **options), plan
+        )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
         tokens = torch.randint(97, (2, 17))
         found = []

@@ -1,8 +1,8 @@
 """Which tile sizes a kernel uses: one table per op (NAME.json beside this file), keyed by hardware.
 
-A row is keyed by `arch` (0: the interpreter; 80, 90, 100: compute capability * 10), `bits` (16 or 32
-per element) and `size`, a class of shapes; the rest is the configuration. Nothing is searched at run
-time: `fusebench tune OP` searches, on a GPU, and writes the table.
+A row is keyed by `arch` (0: the interpreter; 80, 90, 100: compute capability * 10), `bits` (16 or
+32 per element) and `size`, a class of shapes; the rest is the configuration. Nothing is searched
+at run time: `fusebench tune OP` searches, on a GPU, and writes the table.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def architecture(arch: int) -> int:
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def table(name: str) -> dict[tuple[int, int, str], dict[str, Any]]:
     """The rows of one op's table by (arch, bits, size)."""
     rows = json.loads((FOLDER / f"{name}.json").read_text())

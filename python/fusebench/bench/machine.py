@@ -36,7 +36,15 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 @cache
 def _measured_peak(dtype: str, threads: int) -> float | None:
     module = _compiled("measure_peak")
-    return None if module is None else module.measure_peak(dtype, threads)
+    if module is None:
+        return None
+    # With the best instruction set, whatever the cpp kernels were told to use: torch has it too.
+    facts = module.cpu_info()
+    module.use_isa(facts["isa_supported"][0])
+    try:
+        return module.measure_peak(dtype, threads)
+    finally:
+        module.use_isa(facts["isa"])
 
 
 def bandwidth(device: torch.device, working_set: int) -> float | None:

@@ -230,7 +230,8 @@ def _properties(gpu: Target) -> Any:
         multi_processor_count=gpu.processors, total_memory=gpu.memory, L2_cache_size=gpu.l2,
         max_threads_per_multi_processor=2048, max_threads_per_block=1024,
         regs_per_multiprocessor=65536, shared_memory_per_block=49152,
-        shared_memory_per_block_optin=gpu.shared, shared_memory_per_multiprocessor=gpu.shared + 1024,
+        shared_memory_per_block_optin=gpu.shared,
+        shared_memory_per_multiprocessor=gpu.shared + 1024,
         gcnArchName="", is_integrated=0, is_multi_gpu_board=0, uuid="none",
     )  # fmt: skip
 

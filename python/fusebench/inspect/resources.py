@@ -1,4 +1,4 @@
-"""What compiled GPU kernels need: registers, spills, shared memory, and what their SASS consists of.
+"""What compiled GPU kernels need: registers, spills, shared memory, and what their SASS holds.
 
 Everything here works on machines with no GPU. Triton kernels are compiled ahead of time, CUDA
 kernels are read from the built extension module; the tools are the CUDA binary utilities that

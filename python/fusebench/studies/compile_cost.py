@@ -136,6 +136,7 @@ def _first_call(
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "CUDA_CACHE_PATH": str(folder / "cuda"),
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0",
     }
     answer = folder.parent / f"{folder.name}.json"
     try:

@@ -73,7 +73,9 @@ def measure_machine(
     facts = environment.environment()
     notes = [f"{facts['cpu']}" if where.type == "cpu" else facts["gpus"][0]["name"]]
     if not any(row["what"].startswith("peak") for row in rows):
-        notes.append("no ceilings: fusebench._C is not built, or this GPU is not known")
+        notes.append(
+            "no ceilings: fusebench._C is not built (pip install .), or this GPU is not known"
+        )
     return Results("machine", rows, facts, {"device": where.type}, (TABLE,), notes)
 
 

@@ -116,7 +116,9 @@ def _row(found: Resources) -> dict[str, Any]:
 def _tiles(row: Any) -> str:
     tiles = row["configuration"]
     blocks = "x".join(str(v) for k, v in tiles.items() if k.startswith("block"))
-    extra = [f"{tiles[k]}{mark}" for k, mark in (("num_warps", "w"), ("num_stages", "s")) if k in tiles]
+    extra = [
+        f"{tiles[k]}{mark}" for k, mark in (("num_warps", "w"), ("num_stages", "s")) if k in tiles
+    ]
     return " ".join([blocks, *extra, *(["tma"] if tiles.get("tma") else [])]) or "-"
 
 

@@ -1,4 +1,4 @@
-"""`fusebench tune`: search the tile sizes of an op's Triton kernels on this GPU, write its tables."""
+"""`fusebench tune`: search the tile sizes of an op's Triton kernels on this GPU."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _real(args: Sequence[Any], device: str, dtype: torch.dtype | None = None) ->
 
 
 def _tune_row(key, readers, search, clock, rounds) -> tuple[dict[str, Any], Configuration]:
-    """Race the candidates for one table row, on every example that reads it, one after the other."""
+    """Race the candidates for one table row, each on all the examples that read it."""
     from fusebench.triton_kernels import configs
 
     shipped = configs.row(key[0], key[1], torch.bfloat16, key[3])

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,16 +104,17 @@ def _place(tensors: tuple[Tensor | None, ...], like: Tensor) -> tuple[Tensor, ..
     return tuple(like.new_empty(0) if t is None else t for t in tensors)
 
 
-def _torch_op(op: Op, suffix: str, schema: str, fake: Callable, launcher: str) -> Callable[..., Any]:
+def _torch_op(
+    op: Op, suffix: str, schema: str, fake: Callable, launcher: str
+) -> Callable[..., Any]:
     """The torch op `fusebench::<op>_triton<suffix>` that runs a launcher of triton_kernels."""
     name = f"{op.name}_triton{suffix}"
 
     def run(*args):
-        outputs = getattr(_module(op.name), launcher)(*args)
-        if not isinstance(outputs, tuple):
-            return outputs
         like = next(a for a in args if isinstance(a, Tensor) and a.is_floating_point())
-        return _place(outputs, like)
+        with _on_device_of(like):
+            outputs = getattr(_module(op.name), launcher)(*args)
+        return _place(outputs, like) if isinstance(outputs, tuple) else outputs
 
     if INSTALLED and not INTERPRETED and torch.cuda.is_available():
         from fusebench.triton_kernels import launch
@@ -125,6 +127,13 @@ def _torch_op(op: Op, suffix: str, schema: str, fake: Callable, launcher: str) -
     if INSTALLED and INTERPRETED:
         LIBRARY.impl(name, run, "CPU")
     return torch_op
+
+
+def _on_device_of(x: Tensor) -> AbstractContextManager:
+    """Triton launches on the current device, wherever the tensors are."""
+    if x.is_cuda and x.device.index != torch.cuda.current_device():
+        return torch.cuda.device(x.device)
+    return nullcontext()
 
 
 def _module(name: str) -> Any:
@@ -145,7 +154,9 @@ def _register(op: Op, kernels: Kernels) -> None:
     def backward_fake(*args):
         args = args[count : count + len(op.arguments)]
         gradients = (args[i] for i in positions)
-        return _place(tuple(g if g is None else g.new_empty(g.shape) for g in gradients), like(args))
+        return _place(
+            tuple(g if g is None else g.new_empty(g.shape) for g in gradients), like(args)
+        )
 
     def tensors(n: int) -> str:
         return f"({', '.join(['Tensor'] * n)})"
