@@ -137,6 +137,13 @@ def test_a_failed_row_shows_its_reason_in_chart_and_table():
     assert "compare.json: 1 of 7 rows failed." in text
 
 
+def test_a_failed_row_still_says_what_it_is():
+    text = read(("check.json", examples.check())).text
+    assert f"sdpa mine float32 failed: {examples.HOSTILE}" in text
+    text = read(("c.json", examples.compile_cost())).text
+    assert "mine@default cold failed: it fell over" in text
+
+
 def test_hostile_names_are_text():
     results = examples.compare(bad=f"{examples.HOSTILE}@default")
     results.notes.append(examples.HOSTILE)
@@ -244,6 +251,17 @@ def test_results_of_different_machines_or_interrupted_ones_are_warned_about():
     text = read(("a.json", examples.compare()), ("b.json", other)).text
     assert "different machines" in text and "2.11.0" in text
     assert "b.json: interrupted" in text and "b.json: the machine was noisy." in text
+
+
+def test_facts_that_differ_are_said_for_each_file():
+    other = examples.op()
+    other.environment = {**other.environment, "torch": "2.11.0", "time": "later"}
+    machine, runs = page.environment([("a.json", examples.op()), ("b.json", other)])
+    rows = [cells for cells, _ in machine.rows]
+    assert ["cpu", "Some CPU @ 2.10GHz", "all"] in rows
+    assert ["torch", "2.14.1", "a.json"] in rows and ["torch", "2.11.0", "b.json"] in rows
+    assert [cells[0] for cells, _ in runs.rows] == ["a.json", "b.json"]
+    assert "later" in runs.rows[1][0] and ("noise: spread", True) in runs.headings
 
 
 def test_a_study_with_nothing_in_it_still_makes_a_page():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from fusebench.report.results import write
 
@@ -194,12 +195,13 @@ def _plot(m: Mark, axes) -> None:
             path_effects=[withStroke(linewidth=HALO * point, foreground=PALETTE["paper"][0])],
         )  # fmt: skip
         return
-    how = {"edgecolor": colour, "linewidth": 2 * point} if m.hollow else {"linewidth": 0}
-    how["facecolor"] = PALETTE["paper"][0] if m.hollow else colour
+    how: dict[str, Any] = {"facecolor": PALETTE["paper"][0] if m.hollow else colour}
+    how |= {"edgecolor": colour, "linewidth": 2 * point} if m.hollow else {"linewidth": 0}
+    x, y, *size = m.at
     if m.kind == "rect":
-        axes.add_patch(patches.Rectangle(m.at[:2], m.at[2], m.at[3], **how))
+        axes.add_patch(patches.Rectangle((x, y), *size, **how))
     elif m.shape == "circle":
-        axes.add_patch(patches.Circle(m.at, m.width, **how))
+        axes.add_patch(patches.Circle((x, y), m.width, **how))
     else:
         axes.add_patch(patches.Polygon(_corners(m), **how))
 

@@ -6,21 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fusebench.report.canvas import (
-    FONT,
-    SERIES,
-    SHAPES,
-    Drawing,
-    Scale,
-    shorten,
-    spanning,
-    text_width,
+from fusebench.report.canvas import FONT, Drawing, Scale, shorten, spanning, text_width
+from fusebench.report.frame import (
+    LINE,
+    NARROW_BELOW,
+    PAD,
+    Rows,
+    apart,
+    legend,
+    plain,
+    style_of,
+    x_axis,
+    x_ticks,
+    y_axis,
 )
 from fusebench.report.table import significant
 
 WIDE, NARROW = 720, 330  # the widths a page asks for
-PAD = 8.0
-LINE = 18.0  # from one line of text to the next
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,12 @@ def intervals(
     """Each ratio as a dot in its 95% interval, on a logarithmic axis around 1."""
     sheet = Drawing(title, description, width)
     notes = max(text_width(row.note) for row in rows) + PAD
-    body = _Rows(sheet, [row.label for row in rows], notes)
+    body = Rows(sheet, [row.label for row in rows], notes)
     known = [v for r in rows if r.value for v in (r.low, r.high, r.value) if v > 0]
     scale = spanning([*known, 1.0], body.left, body.right, log=True)
     top = LINE + PAD
     bottom = body.begin(top)
-    _x_axis(sheet, scale, top, bottom, axis, lambda v: f"{_plain(v)}×")
+    x_axis(sheet, scale, top, bottom, axis, lambda v: f"{plain(v)}×")
     one = scale(1.0)
     sheet.line(one, top - 4, one, bottom, "axis", width=1.5)
     for x, text, ink, anchor in (
@@ -124,7 +126,7 @@ def waterfall(
     sure."""
     sheet = Drawing(title, description, width)
     notes = [significant(s.value) if s.total else _signed(s.value) for s in steps]
-    body = _Rows(sheet, [s.label for s in steps], max(map(text_width, notes)) + PAD)
+    body = Rows(sheet, [s.label for s in steps], max(map(text_width, notes)) + PAD)
     levels, level = [], 0.0
     for step in steps:
         before = 0.0 if step.total else level
@@ -137,7 +139,7 @@ def waterfall(
     if not cut and min(ends) >= 0:
         scale = Scale(0.0, scale.high, body.left, body.right)
     bottom = body.begin(PAD)
-    _x_axis(sheet, scale, PAD, bottom, axis + (" (not from 0)" if cut else ""), _plain)
+    x_axis(sheet, scale, PAD, bottom, axis + (" (not from 0)" if cut else ""), plain)
     ys, half = body.middles, 7.0
     for after, y, below in zip(ends, ys, ys[1:]):
         sheet.line(scale(after), y + half, scale(after), below - half, "axis")
@@ -156,20 +158,20 @@ def waterfall(
 
 
 def lines(
-    title: str, description: str, series: Sequence[Series], x_axis: str, y_axis: str, width: float
+    title: str, description: str, series: Sequence[Series], x_name: str, y_name: str, width: float
 ) -> Drawing:
     """One line per series, both axes logarithmic, ticks where the points are."""
     sheet = Drawing(title, description, width)
-    styles = [_style(i) for i in range(len(series))]
-    top = _legend(sheet, [(s.label, *style) for s, style in zip(series, styles)]) + LINE + PAD
+    styles = [style_of(i) for i in range(len(series))]
+    top = legend(sheet, [(s.label, *style) for s, style in zip(series, styles)]) + LINE + PAD
     bottom, left = top + 160 + 0.2 * width, 56.0
     xs = sorted({x for s in series for x, _ in s.points})
     across = spanning(xs, left, width - PAD, log=True)
     up = spanning([y for s in series for _, y in s.points], bottom, top, log=True)
-    sheet.text(PAD, top - PAD, y_axis, "muted")
-    _y_axis(sheet, up, left, width - PAD, _plain)
-    _x_ticks(sheet, across, _apart(xs, across, 44), top, bottom, lambda v: f"{v:.0f}")
-    sheet.text(width - PAD, bottom + 2 * LINE + 4, x_axis, "muted", anchor="end")
+    sheet.text(PAD, top - PAD, y_name, "muted")
+    y_axis(sheet, up, left, width - PAD, plain)
+    x_ticks(sheet, across, apart(xs, across, 44), top, bottom, lambda v: f"{v:.0f}")
+    sheet.text(width - PAD, bottom + 2 * LINE + 4, x_name, "muted", anchor="end")
     for s, (ink, shape) in zip(series, styles):
         places = [(across(x), up(y)) for x, y in s.points]
         for (x1, y1), (x2, y2) in pairwise(places):
@@ -187,8 +189,12 @@ def roofline(
     """What each kernel reached, under the limit of its site and the ceilings of the machine."""
     sheet = Drawing(title, description, width)
     names = list(dict.fromkeys(p.series for p in points))
-    style = {name: _style(i) for i, name in enumerate(names)}
-    top = _legend(sheet, [(name, *style[name]) for name in names]) + LINE + PAD
+    style = {name: style_of(i) for i, name in enumerate(names)}
+    top = legend(sheet, [(name, *style[name]) for name in names]) + LINE + PAD
+    narrow = width < NARROW_BELOW
+    for roof in roofs if narrow else ():
+        sheet.text(PAD, top - PAD, roof.label, "muted")
+        top += LINE
     bottom, left, right = top + 200 + 0.2 * width, 56.0, width - PAD
     # Room above the highest limit, where the sites' names stand.
     xs = [p.intensity for p in points]
@@ -198,9 +204,9 @@ def roofline(
     ys += [r.value for r in roofs if not r.bandwidth]
     up = spanning([*ys, max(ys) * 1.6], bottom, top, log=True, margin=0.08)
     sheet.text(PAD, top - PAD, "GFLOP/s", "muted")
-    _y_axis(sheet, up, left, right, _plain)
-    _x_ticks(
-        sheet, across, across.ticks(int((right - left) / 60)), top, bottom, _plain
+    y_axis(sheet, up, left, right, plain)
+    x_ticks(
+        sheet, across, across.ticks(int((right - left) / 60)), top, bottom, plain
     )  # fmt: skip
     sheet.text(right, bottom + 2 * LINE + 4, "FLOP per byte", "muted", anchor="end")
     labels = [_roof(sheet, roof, roofs, across, up) for roof in roofs]
@@ -220,7 +226,7 @@ def roofline(
             tip = f"{site} {p.series}: {significant(p.gflops)} GFLOP/s{share}"
             sheet.dot(x, up(p.gflops), ink, shape=shape, tip=tip)
             taken.append((up(p.gflops) + 4, x - 6, x + 6))
-    for text, x, y in filter(None, labels):
+    for text, x, y in filter(None, () if narrow else labels):
         _name(sheet, text, x, y, left, right, taken, ink="muted")
     sheet.height = bottom + 2 * LINE + PAD + 4
     return sheet
@@ -233,14 +239,14 @@ def stacked(
     """A bar per row, made of named parts that add up."""
     sheet = Drawing(title, description, width)
     names = list(dict.fromkeys(name for _, parts in rows for name, _ in parts))
-    inks = {name: _style(i)[0] for i, name in enumerate(names)}
-    top = _legend(sheet, [(name, inks[name], "square") for name in names]) + PAD
+    inks = {name: style_of(i)[0] for i, name in enumerate(names)}
+    top = legend(sheet, [(name, inks[name], "square") for name in names]) + PAD
     totals = [sum(value for _, value in parts) for _, parts in rows]
     notes = [significant(total) for total in totals]
-    body = _Rows(sheet, [label for label, _ in rows], max(map(text_width, notes)) + PAD)
+    body = Rows(sheet, [label for label, _ in rows], max(map(text_width, notes)) + PAD)
     scale = Scale(0.0, max(totals) * 1.04 or 1.0, body.left, body.right)
     bottom = body.begin(top)
-    _x_axis(sheet, scale, top, bottom, axis, _plain)
+    x_axis(sheet, scale, top, bottom, axis, plain)
     for (label, parts), note, y in zip(rows, notes, body.rows(sheet)):
         done = 0.0
         for name, value in parts:
@@ -251,66 +257,6 @@ def stacked(
                 sheet.rect(x, y - 7, scale(done) - x, 14, inks[name], tip=tip)
         sheet.text(width - PAD, body.note(y), note, anchor="end")
     return sheet
-
-
-class _Rows:
-    """Rows of a horizontal chart: labels beside the plot, or above it where it is narrow."""
-
-    def __init__(self, sheet: Drawing, labels: Sequence[str], notes: float) -> None:
-        self.labels, self.narrow = labels, sheet.width < 500
-        beside = max(text_width(label, mono=True) for label in labels) + 2 * PAD
-        self.room = sheet.width - notes - 2 * PAD if self.narrow else min(beside, 270.0)
-        self.left = 2 * PAD if self.narrow else self.room
-        self.right = sheet.width - (2 * PAD if self.narrow else notes + 2 * PAD)
-        self.pitch = 2 * LINE + 8 if self.narrow else 30.0
-        self.top = 0.0
-
-    def begin(self, top: float) -> float:
-        """Start below `top`; the lower end of the rows."""
-        self.top = top
-        return top + self.pitch * len(self.labels)
-
-    @property
-    def middles(self) -> list[float]:
-        """The height of each row's mark."""
-        share = 0.7 if self.narrow else 0.5
-        return [self.top + self.pitch * (i + share) for i in range(len(self.labels))]
-
-    def rows(self, sheet: Drawing) -> list[float]:
-        """Write the labels; the middle of each row."""
-        for label, middle in zip(self.labels, self.middles):
-            text = shorten(label, self.room - PAD, mono=True)
-            sheet.text(PAD, self.note(middle), text, mono=True, tip=label)
-        return self.middles
-
-    def note(self, middle: float) -> float:
-        """The baseline of a row's texts."""
-        return middle - 13 if self.narrow else middle + 0.35 * FONT
-
-
-def _x_axis(sheet: Drawing, scale: Scale, top: float, bottom: float, name: str, form) -> None:
-    """Grid, ticks and name below a plot; ends the sheet."""
-    _x_ticks(sheet, scale, scale.ticks(int((scale.stop - scale.start) / 60)), top, bottom, form)
-    name = shorten(name, scale.stop)
-    sheet.text(scale.stop, bottom + 2 * LINE + 2, name, "muted", anchor="end")
-    sheet.height = bottom + 2 * LINE + PAD + 2
-
-
-def _x_ticks(
-    sheet: Drawing, scale: Scale, ticks: Sequence[float], top: float, bottom: float, form
-) -> None:
-    for value in ticks:
-        x = scale(value)
-        sheet.line(x, top, x, bottom, "grid")
-        sheet.text(x, bottom + LINE - 2, form(value), "muted", anchor="middle")
-    sheet.line(scale.start, bottom, scale.stop, bottom, "axis")
-
-
-def _y_axis(sheet: Drawing, scale: Scale, left: float, right: float, form) -> None:
-    for value in scale.ticks(int(abs(scale.start - scale.stop) / 34)):
-        y = scale(value)
-        sheet.line(left, y, right, y, "grid")
-        sheet.text(left - 6, y + 4, form(value), "muted", anchor="end")
 
 
 def _roof(
@@ -353,44 +299,11 @@ def _name(
     sheet.text(x, y, text, ink, anchor="middle", mono=mono)
 
 
-def _legend(sheet: Drawing, entries: Sequence[tuple[str, str, str]]) -> float:
-    """Names with their marks, in as many lines as they need; where the legend ends."""
-    x, y = PAD, LINE
-    for label, ink, shape in entries:
-        text = shorten(label, sheet.width - 4 * PAD, mono=True)
-        wide = text_width(text, mono=True) + 3.5 * PAD
-        if x > PAD and x + wide > sheet.width:
-            x, y = PAD, y + LINE
-        sheet.dot(x + 5, y - 4, ink, shape=shape, width=4.5)
-        sheet.text(x + 16, y, text, mono=True, tip=label if text != label else "")
-        x += wide
-    return y + PAD / 2
-
-
-def _style(index: int) -> tuple[str, str]:
-    """The ink and the shape of a series; shapes change too, for who cannot tell the inks apart."""
-    return f"s{index % SERIES}", SHAPES[(index + index // SERIES) % len(SHAPES)]
-
-
-def _apart(values: Sequence[float], scale: Scale, room: float) -> list[float]:
-    """Those values whose labels do not run into one another."""
-    kept: list[float] = []
-    for value in values:
-        if not kept or scale(value) - scale(kept[-1]) >= room:
-            kept.append(value)
-    return kept
-
-
 def _better(step: Step) -> str:
     """The ink of a change in time."""
     if not step.sure or not step.value:
         return "same"
     return "faster" if step.value < 0 else "slower"
-
-
-def _plain(value: float) -> str:
-    """A tick's number, as short as it is exact."""
-    return f"{value:,.10g}" if abs(value) < 1e6 else f"{value:.0e}"
 
 
 def _signed(value: float) -> str:

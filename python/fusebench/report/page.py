@@ -24,6 +24,7 @@ ARGUMENTS = {
 }  # fmt: skip
 OPTIONS = {"sites": "at", "policies": "policy"}  # settings whose option has another name
 REPEATED = {"policies"}  # settings whose option is given once for each value
+PASSING = {"time", "load", "noise"}  # facts that differ from run to run on one machine
 OUTCOMES = {
     "skipped",
     "plan",
@@ -88,22 +89,32 @@ def warnings(sources: Sequence[Source]) -> list[str]:
             lines.append(f"{name}: interrupted, so only finished rows have figures.")
         if results.failed:
             lines.append(f"{name}: {len(results.failed)} of {len(results.rows)} rows failed.")
-        noise = results.environment.get("noise") or {}
-        lines += [f"{name}: {warning}." for warning in noise.get("warnings") or ()]
+        if noise := (results.environment.get("noise") or {}).get("warnings"):
+            lines.append(f"{name}: {'; '.join(noise)}.")
     return lines
 
 
-def environment(sources: Sequence[Source]) -> Table:
-    """Facts of the runs; what differs between files is said for each."""
-    facts = [(name, _flat(results.environment)) for name, results in sources]
-    rows: list[tuple[list[str], str | None]] = []
-    for fact in dict.fromkeys(fact for _, flat in facts for fact in flat):
-        values = [(name, flat.get(fact, "-")) for name, flat in facts]
-        if len({value for _, value in values}) == 1:
-            rows.append(([fact, values[0][1]], None))
-        else:
-            rows += [([f"{fact}, {name}", value], None) for name, value in values]
-    return Table("", [("fact", True), ("value", True)], rows)
+def environment(sources: Sequence[Source]) -> list[Table]:
+    """Facts of the machine, said once where all files agree; and what each run has of its own."""
+    facts = {name: _flat(results.environment) for name, results in sources}
+    machine_rows: list[tuple[list[str], str | None]] = []
+    run_facts: list[str] = []
+    for fact in dict.fromkeys(fact for flat in facts.values() for fact in flat):
+        if fact.split(":")[0] in PASSING:
+            run_facts.append(fact)
+            continue
+        files: dict[str, list[str]] = {}
+        for name, flat in facts.items():
+            files.setdefault(flat.get(fact, "-"), []).append(name)
+        for value, names in files.items():
+            where = "all" if len(files) == 1 else ", ".join(names)
+            machine_rows.append(([fact, value, where], None))
+    headings = [("fact", True), ("value", True), ("files", True)]
+    runs = [([name, *(flat.get(f, "-") for f in run_facts)], None) for name, flat in facts.items()]
+    return [
+        Table("Machine and versions", headings, machine_rows),
+        Table("Runs", [("file", True), *((fact, True) for fact in run_facts)], list(runs)),
+    ]
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

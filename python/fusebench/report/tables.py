@@ -31,6 +31,13 @@ class Table:
     headings: list[tuple[str, bool]]
     rows: list[tuple[list[str], str | None]]
 
+    @property
+    def names(self) -> int:
+        """How many leading columns are words: what a row is, which a failed row shows, too."""
+        words = [word for _, word in self.headings]
+        leading = words.index(False) if False in words else len(words) - 1
+        return max(leading, 1)
+
 
 def table(caption: str, rows: Iterable[Row], columns: Sequence[Column]) -> Table | None:
     """Rows under those columns that have something to show; None where there are no rows."""
@@ -71,7 +78,8 @@ def _plain(names: Sequence[str], rows: Sequence[Row]) -> Table | None:
             shown.append(
                 Column(name.replace("_", " "), lambda r, n=name: cell(n, r[n]), words)
             )  # fmt: skip
-    return table(", ".join(same), rows, shown) if shown else None
+    caption = f"In all rows: {', '.join(same)}" if same else ""
+    return table(caption, rows, shown) if shown else None
 
 
 def cell(name: str, value: Any) -> str:

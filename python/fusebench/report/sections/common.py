@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from fusebench.report import table, tables
 from fusebench.report.canvas import Drawing
 from fusebench.report.charts import Estimate, Step
 from fusebench.report.results import Results
-from fusebench.report.table import Column, fixed, interval, scientific, significant, size
+from fusebench.report.table import Column, field, fixed, interval, scientific, significant, size
+from fusebench.report.tables import Table, good, table
 
 Row = Mapping[str, Any]
 Source = tuple[str, Results]  # the name of the file, and what it holds
@@ -22,27 +22,27 @@ VERDICTS = {
 }  # fmt: skip
 
 SPEED: Sequence[Column] = (
-    table.field("variant", left=True),
-    table.field("median_ms", "median ms", significant),
-    table.field("p95_ms", "p95 ms", significant),
-    table.field("tokens_per_s", "tokens/s", fixed(0)),
-    table.field("speedup_vs_eager", "× eager", interval),
-    table.field("speedup_vs_inductor", "× best Inductor", interval),
-    table.field("verdict", "verdict", left=True),
+    field("variant", left=True),
+    field("median_ms", "median ms", significant),
+    field("p95_ms", "p95 ms", significant),
+    field("tokens_per_s", "tokens/s", fixed(0)),
+    field("speedup_vs_eager", "× eager", interval),
+    field("speedup_vs_inductor", "× best Inductor", interval),
+    field("verdict", "verdict", left=True),
 )
 FACTS: Sequence[Column] = (
-    table.field("variant", left=True),
-    table.field("first_call_s", "first call s", fixed(1)),
-    table.field("peak_bytes", "peak", size),
-    table.field("graphs"),
-    table.field("graph_breaks", "graph breaks"),
-    table.field("recompiles"),
-    table.field("error", form=scientific),
-    table.field("error_budget", "its budget", scientific),
+    field("variant", left=True),
+    field("first_call_s", "first call s", fixed(1)),
+    field("peak_bytes", "peak", size),
+    field("graphs"),
+    field("graph_breaks", "graph breaks"),
+    field("recompiles"),
+    field("error", form=scientific),
+    field("error_budget", "its budget", scientific),
 )
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Chart:
     """name: of its file when exported. draw: makes it for a width."""
 
@@ -50,20 +50,20 @@ class Chart:
     draw: Callable[[float], Drawing]
 
 
-@dataclass
+@dataclasses.dataclass
 class Section:
     """heading, the files it comes from, what was found in sentences, and what shows it."""
 
     name: str
     heading: str
     sources: list[str]
-    findings: list[str] = field(default_factory=list)
-    charts: list[Chart] = field(default_factory=list)
-    tables: list[tables.Table] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    findings: list[str] = dataclasses.field(default_factory=list)
+    charts: list[Chart] = dataclasses.field(default_factory=list)
+    tables: list[Table] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
     interrupted: bool = False
 
-    def add(self, *found: tables.Table | None) -> None:
+    def add(self, *found: Table | None) -> None:
         self.tables += [each for each in found if each is not None]
 
 
@@ -78,11 +78,11 @@ def files_of(
             yield section, results
 
 
-def variant_tables(rows: Sequence[Row]) -> tuple[tables.Table | None, ...]:
+def variant_tables(rows: Sequence[Row]) -> tuple[Table | None, ...]:
     """The tables of rows that are variants of the GPT."""
     return (
-        tables.table("Speed", rows, SPEED),
-        tables.table("Facts", tables.good(rows), FACTS),
+        table("Speed", rows, SPEED),
+        table("Facts", good(rows), FACTS),
     )
 
 
