@@ -264,8 +264,8 @@ def side_by_side(first: Inspected, second: Inspected, width: int) -> str:
             field(f"ms{side}", "ms", fixed(2)),
         ]
     note = (
-        f"left: {first.variant}. right: {second.variant}. A kernel that serves several sites counts "
-        "for the last; ms: in the profiler, not timed."
+        f"left: {first.variant}. right: {second.variant}. A kernel that serves several sites "
+        "counts for the last; ms: in the profiler, not timed."
     )
     return render(rows, [columns], [note], width=width)
 
