@@ -116,7 +116,8 @@ def ablate(
         "rounds": rounds, "seed": seed,
     }  # fmt: skip
     lines = [
-        f"{impl} at each site against reference@{mode}, which Inductor fuses",
+        f"{impl} at each site against reference@{mode}"
+        + (", which Inductor fuses" if under.compiled else ", as it is"),
         *notes(race, workload),
     ]
     return Results(
