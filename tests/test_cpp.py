@@ -75,7 +75,7 @@ def test_a_packed_weight_of_another_kind_is_refused():
     args = (x, w, None, None, None, None, None, 1e-5)
     pack = torch.ops.fusebench.pack_cpp
     for wrong in (w, pack(w[:32], False), pack(w, True), pack(w.bfloat16(), False).float()):
-        with pytest.raises(RuntimeError, match="packed_weight .*accepted"):
+        with pytest.raises(RuntimeError, match=r"packed_weight .*accepted"):
             call(*args, wrong.reshape(-1))
 
 
