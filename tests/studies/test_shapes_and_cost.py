@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,6 +87,34 @@ def test_shapes_end_to_end(monkeypatch):
     assert "expected 16, actual 24" in rows["automatic", 24]["recompile_reasons"][0]
     # 24 is padded to 32, which is there when 32 comes.
     assert [rows["buckets", n]["new_graphs"] for n in (16, 24, 32)] == [1, 1, 0]
+
+
+def test_the_caches_of_a_first_call_are_temporary(monkeypatch):
+    """The child gets an empty folder for every cache, cold, and the same one, filled, warm."""
+    seen = []
+
+    def run(command, *, env, **options):
+        request, answer = json.loads(command[3]), Path(command[4])
+        inductor = Path(env["TORCHINDUCTOR_CACHE_DIR"])
+        seen.append((inductor, inductor.exists()))
+        assert request["variant"] == str(A) and GPTConfig(**request["model"]) == CONFIG
+        inductor.mkdir(exist_ok=True)
+        (inductor / "kernel").write_bytes(b"x" * 100)
+        answer.write_text(json.dumps({"first_call_s": 1.0, "hits": 0}))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    found = compile_cost([A], config=CONFIG, seq=16, device="cpu")
+    assert [exists for _, exists in seen] == [False, True]
+    assert seen[0][0] == seen[1][0] and not seen[0][0].exists()
+    assert [row["cache_bytes"] for row in found.rows] == [100, 100]
+
+
+def test_a_first_call_that_fails_is_a_failed_row(monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "Traceback\nRuntimeError: no compiler")
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
+    (row,) = compile_cost([A], config=CONFIG, seq=16, device="cpu").rows
+    assert row["cache"] == "cold" and row["failure"] == "RuntimeError: no compiler"
 
 
 @pytest.mark.slow
