@@ -78,8 +78,10 @@ def norm_rows_kernel(
     x = tl.load(x_ptr + at * x_stride + cols[None, :], mask=mask, other=0.0).to(tl.float32)
     if LAYERNORM:
         mean = tl.sum(x, axis=1) / C
-        tl.store(mean_ptr + rows, mean, mask=rows < M)
         x = tl.where(inside, x - mean[:, None], 0.0)
+        shift = tl.sum(x, axis=1) / C  # what rounding took from a mean far above the deviation
+        x = tl.where(inside, x - shift[:, None], 0.0)
+        tl.store(mean_ptr + rows, mean + shift, mask=rows < M)
     rstd = tl.rsqrt(tl.sum(x * x, axis=1) / C + EPS)
     tl.store(rstd_ptr + rows, rstd, mask=rows < M)
     if n_ptr is not None:
