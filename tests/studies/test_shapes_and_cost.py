@@ -128,6 +128,6 @@ def test_compile_cost_end_to_end():
     assert (cold["cache"], warm["cache"]) == ("cold", "warm")
     assert cold["failure"] is None and warm["failure"] is None
     assert cold["hits"] == 0 and warm["hits"] == 1
-    assert 0 < warm["code_s"] < cold["code_s"] < cold["first_call_s"]
+    assert warm["code_s"] < cold["code_s"] < cold["first_call_s"]
     assert cold["cache_bytes"] > 0 and cold["graphs"] == 1
     assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == before
