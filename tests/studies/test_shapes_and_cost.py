@@ -91,9 +91,12 @@ def test_shapes_end_to_end(monkeypatch):
 
 def test_the_caches_of_a_first_call_are_temporary(monkeypatch):
     """The child gets an empty folder for every cache, cold, and the same one, filled, warm."""
-    seen = []
+    seen, original = [], subprocess.run
 
-    def run(command, *, env, **options):
+    def run(command, **options):
+        if "fusebench.studies.compile_cost" not in command:
+            return original(command, **options)
+        env = options["env"]
         request, answer = json.loads(command[3]), Path(command[4])
         inductor = Path(env["TORCHINDUCTOR_CACHE_DIR"])
         seen.append((inductor, inductor.exists()))
@@ -125,6 +128,6 @@ def test_compile_cost_end_to_end():
     assert (cold["cache"], warm["cache"]) == ("cold", "warm")
     assert cold["failure"] is None and warm["failure"] is None
     assert cold["hits"] == 0 and warm["hits"] == 1
-    assert 0 < warm["code_s"] < cold["code_s"] < cold["first_call_s"]
+    assert warm["code_s"] < cold["code_s"] < cold["first_call_s"]
     assert cold["cache_bytes"] > 0 and cold["graphs"] == 1
     assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == before

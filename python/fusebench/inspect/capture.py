@@ -151,7 +151,7 @@ class _TraceHandler(logging.Handler):
             graph.kernels = generated.kernels(text, compile_id, self.nodes, self.accesses)
         elif artifact == "inductor_post_grad_graph":
             self._graph(compile_id).post_grad_graph = text
-        elif artifact == "inductor_provenance_tracking_node_mappings":
+        elif artifact == "inductor_provenance_tracking_node_mappings" and text:  # none when cached
             graph = self._graph(compile_id)
             mapping = json.loads(text).get("cppCodeToPost", {})
             graph.kernels = generated.explained(graph.kernels, mapping, self.nodes)

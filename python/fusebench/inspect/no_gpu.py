@@ -107,7 +107,9 @@ def generate(
             env=environment, capture_output=True, text=True,
         )  # fmt: skip
         if child.returncode or not answer.exists():
-            last = child.stderr.strip().splitlines()[-1:] or ["no reason given"]
+            lines = child.stderr.strip().splitlines() or ["no reason given"]
+            # PyTorch puts advice behind the error itself.
+            last = [line for line in lines if "Error: " in line][-1:] or lines[-1:]
             raise RuntimeError(f"--target {name}: the compilation failed: {last[0]}")
         return json.loads(answer.read_text())
 

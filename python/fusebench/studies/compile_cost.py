@@ -145,7 +145,9 @@ def _first_call(
             env={**os.environ, **caches}, capture_output=True, text=True,
         )  # fmt: skip
         if child.returncode:
-            last = child.stderr.strip().splitlines()[-1:] or ["no reason given"]
+            lines = child.stderr.strip().splitlines() or ["no reason given"]
+            # PyTorch puts advice behind the error itself.
+            last = [line for line in lines if "Error: " in line][-1:] or lines[-1:]
             return {"failure": last[0]}
         row = json.loads(answer.read_text())
     finally:
