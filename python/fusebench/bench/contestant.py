@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import io
+import logging
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import torch._inductor.config as inductor_config
@@ -16,6 +19,9 @@ from torch._dynamo.utils import counters
 
 from fusebench.model import GPT, GPTConfig, prepare
 from fusebench.variant import Mode, Variant
+
+# Inductor imports this module on its way; that there is no CUDA here is in the results already.
+logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
 
 @dataclass
@@ -103,14 +109,27 @@ def _quiet_autotuning() -> Iterator[None]:
     from torch._inductor import select_algorithm
 
     before = getattr(select_algorithm, "PRINT_AUTOTUNE", None)
-    if before is None:
-        yield
-        return
-    select_algorithm.PRINT_AUTOTUNE = False
+    if before is not None:
+        select_algorithm.PRINT_AUTOTUNE = False
     try:
-        yield
+        with redirect_stderr(_WithoutStatistics(sys.stderr)):  # written there whatever is set
+            yield
     finally:
-        select_algorithm.PRINT_AUTOTUNE = before
+        if before is not None:
+            select_algorithm.PRINT_AUTOTUNE = before
+
+
+class _WithoutStatistics(io.TextIOBase):
+    """A stream that lets all but Inductor's autotuning statistics through."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if text.startswith("Autotune Choices") else self.stream.write(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
 
 
 def own_code(function: Callable[..., Any]) -> Callable[..., Any]:

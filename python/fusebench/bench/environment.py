@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import platform
 import subprocess
@@ -41,10 +42,10 @@ def environment() -> dict[str, Any]:
 def build_info() -> dict[str, Any] | None:
     """What fusebench's compiled module knows about itself and the processor; None if not built."""
     try:
-        from fusebench import _C
+        built = importlib.import_module("fusebench._C")
     except ImportError:
         return None
-    return {**_C.build_info(), **_C.cpu_info()}
+    return {**built.build_info(), **built.cpu_info()}
 
 
 def cpu_model() -> str:

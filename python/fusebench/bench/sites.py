@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fusebench.bench.workload import Workload
 from fusebench.model import GPT, GPTConfig
+from fusebench.model.gpt import Block
 from fusebench.variant import SITES
 
 # The method of the model that is the site; what the model does at the site and nothing else.
 METHODS: Mapping[str, Callable[[GPT], Callable[..., Any]]] = {
     "embedding": lambda gpt: gpt.embed,
-    "qkv_proj": lambda gpt: gpt.blocks[0].project_heads,
-    "sdpa": lambda gpt: gpt.blocks[0].attend,
-    "out_proj": lambda gpt: gpt.blocks[0].project_out,
-    "swiglu_ffn": lambda gpt: gpt.blocks[0].feed_forward,
+    "qkv_proj": lambda gpt: _block(gpt).project_heads,
+    "sdpa": lambda gpt: _block(gpt).attend,
+    "out_proj": lambda gpt: _block(gpt).project_out,
+    "swiglu_ffn": lambda gpt: _block(gpt).feed_forward,
     "lm_head": lambda gpt: gpt.head,
     "loss": lambda gpt: gpt.loss,
 }
 # The sites of a forward pass that returns logits; `loss` stands in for `lm_head` when training.
 FORWARD = tuple(site for site in SITES if site != "loss")
+
+
+def _block(gpt: GPT) -> Block:
+    return cast(Block, gpt.blocks[0])
 
 
 def one_layer(workload: Workload) -> Workload:
@@ -57,8 +62,9 @@ def inputs(site: str, workload: Workload, index: int, *, scale: float = 1.0, mea
         return (ids(config.vocab_size),)
     if site == "qkv_proj":
         gpt = workload.reference
-        tables = (None, None) if gpt.cos is None else (gpt.cos[:seq], gpt.sin[:seq])
-        return (normal(*hidden), *tables)
+        if gpt.cos is None or gpt.sin is None:
+            return (normal(*hidden), None, None)
+        return (normal(*hidden), gpt.cos[:seq], gpt.sin[:seq])
     if site == "sdpa":
         heads = (config.num_heads, config.kv_heads, config.kv_heads)
         return tuple(normal(batch, h, seq, config.head_dim) for h in heads)

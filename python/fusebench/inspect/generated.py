@@ -178,7 +178,10 @@ def explained(
     """
     order = {name: number for number, name in enumerate(nodes)}
     origins = [
-        sorted({n for n in mapping.get(f"{k.name}:{k.handle}", ()) if n in nodes}, key=order.get)
+        sorted(
+            {n for n in mapping.get(f"{k.name}:{k.handle}", ()) if n in nodes},
+            key=lambda n: order[n],
+        )
         for k in found
     ]
     itself = [

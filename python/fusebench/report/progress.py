@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 
 class Progress:
@@ -12,7 +12,9 @@ class Progress:
 
     def __init__(self, stream: TextIO = sys.stderr, quiet: bool = False) -> None:
         self.stream, self.quiet = stream, quiet
-        self.stage, self._bar, self._task = "", None, None
+        self.stage = ""
+        self._bar: Any = None
+        self._task: Any = None
 
     def __enter__(self) -> Progress:
         if self.stream.isatty() and not self.quiet:

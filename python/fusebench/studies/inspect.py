@@ -67,7 +67,7 @@ class Inspection(Results):
     def table(self, *, width: int = 100, color: bool = False) -> str:
         parts = [section(looked, width) for looked in self.looked]
         if len(self.looked) == 2:
-            parts.append(side_by_side(*self.looked, width))
+            parts.append(side_by_side(self.looked[0], self.looked[1], width))
         if self.handwritten:
             parts.append(render(self.handwritten, [HANDWRITTEN], width=width))
         parts.append("\n".join(paragraph(note, width) for note in self.notes))
@@ -183,7 +183,8 @@ def _save(looked: Sequence[Inspected], code: str | Path | None) -> list[str]:
 
 def section(looked: Inspected, width: int) -> str:
     """One variant: what was captured, what broke, its kernels, and what the libraries did."""
-    seen, kinds = looked.observation, Counter()
+    seen = looked.observation
+    kinds: Counter[str] = Counter()
     for row in looked.rows:
         kinds[row["kind"]] += row["calls"]
     count = ", ".join(f"{n} {kind}" for kind, n in kinds.items())

@@ -66,10 +66,10 @@ def measure_machine(
                 value = machine.matmul_flops(where, DTYPES[name])
                 add(f"torch.mm {name}", value, "GFLOP/s", 1e9, "1024 x 1024, a floor")
             for size in WORKING_SETS[-1:] if where.type == "cuda" else WORKING_SETS:
-                value = machine.bandwidth(where, size)
-                if value is not None:
+                read = machine.bandwidth(where, size)
+                if read is not None:
                     label = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
-                    add(f"read {label}", value, "GB/s", 1e9, how)
+                    add(f"read {label}", read, "GB/s", 1e9, how)
     finally:
         torch.set_num_threads(present)
     facts = {**environment.environment(), "noise": noise.report()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -93,10 +94,9 @@ def _triton(ops, archs, dtype, progress) -> Iterator[Resources]:
 
 
 def _cuda(ops, archs, dtype, progress) -> Iterator[Resources]:
-    from fusebench import _C
-
+    built = importlib.import_module("fusebench._C")
     progress("reading the CUDA kernels", 0.0)
-    for found in cuda_resources(Path(_C.__file__), tuple(archs)):
+    for found in cuda_resources(Path(str(built.__file__)), tuple(archs)):
         if not ops or found.op in ops:
             yield found
 

@@ -120,7 +120,9 @@ def _torch_op(
         from fusebench.triton_kernels import launch
 
         launch.wrap_launches(torch.library.wrap_triton)
-        made = torch.library.triton_op(f"fusebench::{name}", run, mutates_args={}, schema=schema)
+        made: Any = torch.library.triton_op(
+            f"fusebench::{name}", run, mutates_args={}, schema=schema
+        )
         made.register_fake(fake)
         return getattr(torch.ops.fusebench, name).default
     torch_op = define(op, "triton", suffix=suffix, schema=schema, fake=fake)
