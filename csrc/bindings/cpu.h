@@ -115,6 +115,7 @@ struct Rows {
 inline Rows rows_of(const char* op, const Tensor& x) {
   if (x.dim() < 1 || x.dim() > 16) refuse(op, "x", "has shape " + shape_of(x), "[.., C]");
   if (!x.is_cpu()) refuse(op, "x", "is on another device", "the CPU");
+  if (x.size(x.dim() - 1) == 0) refuse(op, "x", "has width 0", "a last size of at least 1");
   Rows r{x.is_contiguous() ? x : torch::stable::contiguous(x), 1, x.size(x.dim() - 1)};
   for (int64_t i = 0; i + 1 < x.dim(); i++) r.rows *= x.size(i);
   return r;

@@ -15,9 +15,9 @@ Tensor run(const Tensor& x, const Tensor& w_gate_up, const Tensor& w_down,
   const Rows rows = rows_of(op, x);
   const int64_t k = rows.width;
   const Tensor up = want(op, "w_gate_up", w_gate_up, type, {-1, k});
-  if (up.size(0) % 2 != 0) {
+  if (up.size(0) % 2 != 0 || up.size(0) == 0) {
     refuse(op, "w_gate_up", "has " + std::to_string(up.size(0)) + " rows",
-           "an even number: gate rows, then up rows");
+           "an even number, at least 2: gate rows, then up rows");
   }
   const int64_t hidden = up.size(0) / 2;
   const Tensor down = want(op, "w_down", w_down, type, {-1, hidden});

@@ -55,6 +55,8 @@ def backward(grads, args, needs):
 def check(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> None:
     checks.shape("sdpa", "q", q, "B", "Hq", "Tq", "D")
     checks.floating("sdpa", "q", q)
+    if q.shape[3] == 0:
+        raise checks.refuse("sdpa", "q", "has head_dim 0", "at least 1")
     checks.shape("sdpa", "k", k, q.shape[0], "Hkv", "Tk", q.shape[3])
     checks.shape("sdpa", "v", v, *k.shape)
     checks.like("sdpa", q, "q", k=k, v=v)
@@ -100,4 +102,5 @@ def sdpa(
     (`reference` returns what F.scaled_dot_product_attention chooses).
     Raises ValueError for shapes, dtypes or devices that do not fit.
     """
-    return call(OP, impl, (q, k, v, causal, q.shape[-1] ** -0.5 if scale is None else scale))
+    default = max(q.shape[-1], 1) ** -0.5
+    return call(OP, impl, (q, k, v, causal, default if scale is None else scale))
