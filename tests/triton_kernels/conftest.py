@@ -8,7 +8,7 @@ import os
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 COMPILING = ["test_interpreted.py", "test_resources.py", "test_triton_gpu.py"]
 INTERPRETING = [
-    "test_interpreter.py", "test_gemm.py", "test_triton_ops.py", "test_gradients.py", "test_training.py",
-    "test_tune.py",
+    "test_interpreter.py", "test_gemm.py", "test_triton_ops.py", "test_gradients.py",
+    "test_training.py", "test_tune.py",
 ]  # fmt: skip
 collect_ignore = COMPILING if INTERPRETED else INTERPRETING
