@@ -73,7 +73,7 @@ def judge(result: Any, truth: Any, reference: Any) -> Verdict:
         return _refused("dtype", result.dtype, reference.dtype)
     if result.device != reference.device:
         return _refused("device", result.device, reference.device)
-    doubles = (result.detach().double(), truth, reference.detach().double())
+    doubles = (result.detach().double(), truth.detach(), reference.detach().double())
     return _judge_values(*doubles, result.dtype)
 
 

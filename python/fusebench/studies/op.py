@@ -99,7 +99,7 @@ def sites_of(name: str) -> list[str]:
     if name in SITES:
         return [name]
     if name not in OPS:
-        raise checks.unknown("op or site", name, [*OPS, *SITES])
+        raise checks.unknown("op or site", name, {*OPS, *SITES})
     return [site for site, op_name in SITES.items() if op_name == name]
 
 
