@@ -45,6 +45,7 @@ CALLS = {
         lambda: ops.qkv_proj(x, w, num_heads=2, cos=table[:2], sin=table), ["cos has shape"]),
     "sdpa: rank": (lambda: ops.sdpa(q[0], kv, kv), ["q has shape [4, 5, 16]"]),
     "sdpa: no head_dim": (lambda: ops.sdpa(q[..., :0], kv[..., :0], kv[..., :0]), ["head_dim 0"]),
+    "sdpa: scale": (lambda: ops.sdpa(q, kv, kv, scale=0.0), ["scale is 0.0", "above 0"]),
     "sdpa: groups": (lambda: ops.sdpa(q[:, :3], kv, kv), ["k has 2 heads", "q's 3 heads"]),
     "sdpa: v": (lambda: ops.sdpa(q, kv, kv[:, :, :4]), ["v has shape [2, 2, 4, 16]"]),
     "sdpa: head_dim": (lambda: ops.sdpa(q, kv[..., :8], kv[..., :8]), ["k has shape"]),

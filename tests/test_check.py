@@ -79,6 +79,14 @@ def ignores_norm_weight(x, weight, bias, residual, norm, norm_weight, norm_bias,
     return right(x, weight, bias, residual, norm, None, norm_bias, eps)
 
 
+def ignores_eps(x, weight, bias, residual, norm, norm_weight, norm_bias, eps):
+    return right(x, weight, bias, residual, norm, norm_weight, norm_bias, 1e-5)
+
+
+def ends_the_process(*args):
+    raise SystemExit(0)
+
+
 WRONG = {
     imprecise: "over the budget",
     forgets_bias: "over the budget",
@@ -91,6 +99,8 @@ WRONG = {
     raises_for_empty: "no batch: raised RuntimeError: launch with an empty grid",
     reads_contiguous: "strided x: error",
     ignores_norm_weight: "over the budget",
+    ignores_eps: "small x: error",
+    ends_the_process: "raised SystemExit",
 }
 
 

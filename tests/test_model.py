@@ -110,6 +110,8 @@ def test_packed_weights_are_dropped_when_the_weights_change():
     assert model.lm_head.packed is not None and model.blocks[0].down.packed is not None
     assert model.to(torch.bfloat16).lm_head.packed is None
     assert prepare(model).train().blocks[0].qkv_proj.packed is None
+    prepare(model).load_state_dict(GPT(SMALL, "cpp").state_dict())
+    assert model.lm_head.packed is None and model.blocks[1].gate_up.packed is None
 
 
 def test_prepare_leaves_a_reference_model_alone():

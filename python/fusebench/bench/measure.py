@@ -240,7 +240,7 @@ def _attempt(m: Measurement, body: Callable[[], Any]) -> Any:
             return body()
     except guard.Cheat as cheat:
         m.fail(str(cheat))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         m.fail(_reason(error), "".join(traceback.format_exception(error)))
     return None
 

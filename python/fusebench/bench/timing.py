@@ -195,7 +195,7 @@ def race(
     calls: may lose contestants while the race goes on. batches: the input sets of a round, all
     new, so that nobody can answer from memory: one for the untimed call, then one per timed call.
     Yields (round, name, input sets, turn) after every turn, the slow ones included; an exception
-    that the contestant raised stands in for its turn.
+    that the contestant raised stands in for its turn, an attempt to end the process too.
     """
     order = list(calls)
     shuffle = random.Random(seed).shuffle
@@ -208,6 +208,6 @@ def race(
                 continue
             try:
                 turn: Turn | Exception = timer.turn(calls[name], batch, pick(len(batch) - 1))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 turn = error
             yield index, name, batch, turn

@@ -51,6 +51,10 @@ class Projection(nn.Module):
         self.packed = None  # made for the old device and dtype
         return super()._apply(fn, recurse)
 
+    def _load_from_state_dict(self, *args, **options):
+        self.packed = None  # made of the old weight
+        super()._load_from_state_dict(*args, **options)
+
     def train(self, mode: bool = True):
         if mode:
             self.packed = None  # the weight is about to change
@@ -243,8 +247,9 @@ def prepare(model: GPT) -> GPT:
     """Pack the weights of a model for inference, as Inductor's freezing may; returns the model.
 
     Every site whose implementation keeps weights in a layout of its own gets a packed copy beside
-    the weight. It serves calls that need no gradient, and is dropped by `.train()` and by `.to()`.
-    Weights changed in place afterwards are not seen until `prepare` is called again.
+    the weight. It serves calls that need no gradient, and is dropped by `.train()`, `.to()` and
+    `load_state_dict`. Weights changed in place afterwards are not seen until `prepare` is called
+    again.
     """
     model.eval()
     for block in cast("list[Block]", model.blocks):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -64,6 +66,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> None:
         raise checks.refuse(
             "sdpa", "k", f"has {k.shape[1]} heads", f"a divisor of q's {q.shape[1]} heads"
         )
+    if not 0 < scale < math.inf:  # torch's own kernels give NaN for others under a causal mask
+        raise checks.refuse("sdpa", "scale", f"is {scale}", "a finite number above 0")
     if causal and q.shape[2] > k.shape[2]:
         raise checks.refuse(
             "sdpa", "q", f"has {q.shape[2]} positions", f"at most k's {k.shape[2]} when causal"
@@ -97,7 +101,7 @@ def sdpa(
 
     q: [B, Hq, Tq, D]. k, v: [B, Hkv, Tk, D], Hkv a divisor of Hq (grouped-query attention).
     causal: query i sees the keys up to i + Tk - Tq, so that one query at the end sees all of them
-    (a decode step); Tq may not exceed Tk then. scale: 1 / sqrt(D) where None.
+    (a decode step); Tq may not exceed Tk then. scale: above 0; 1 / sqrt(D) where None.
     Returns [B, Hq, Tq, D] whose memory is [B, Tq, Hq, D], so merging the heads is a view
     (`reference` returns what F.scaled_dot_product_attention chooses).
     Raises ValueError for shapes, dtypes or devices that do not fit.

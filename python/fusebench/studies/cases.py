@@ -46,7 +46,7 @@ class Data:
             return self.normal(length, batch, width).transpose(0, 1)
         if kind == "mean":  # a mean far larger than the deviation
             return self.normal(batch, length, width, scale=0.5, mean=100.0)
-        x = self.normal(batch, length, width)
+        x = self.normal(batch, length, width, scale=0.05 if kind == "small" else 1.0)
         if kind == "outliers":  # a few channels a thousand times the others
             x[..., :: max(width // 3, 1)] *= 1000
         return x
@@ -57,7 +57,7 @@ class Data:
         return angles.cos().to(self.device), angles.sin().to(self.device)
 
 
-HIDDEN = ("plain", "strided", "mean", "outliers")
+HIDDEN = ("plain", "strided", "mean", "outliers", "small")  # small: eps of 0.01 decides
 NORM_PARTS = ("norm_weight", "norm_bias")
 
 
@@ -70,10 +70,10 @@ def one_by_one(parts: tuple[str, ...]) -> Iterator[frozenset[str]]:
     yield from dict.fromkeys(sets)
 
 
-def _norm(data: Data, norm: str | None, parts: frozenset[str], width: int) -> tuple:
+def _norm(data: Data, norm: str | None, parts: frozenset[str], width: int, kind: str) -> tuple:
     weight = data.normal(width, scale=0.2, mean=1.0) if norm and "norm_weight" in parts else None
     bias = data.normal(width, scale=0.2) if norm == "layernorm" and "norm_bias" in parts else None
-    return norm, weight, bias, 1e-5
+    return norm, weight, bias, 1e-2 if kind == "small" else 1e-5
 
 
 def _label(parts: frozenset[str]) -> str:
@@ -105,7 +105,7 @@ def qkv_proj(dtype: torch.dtype, device: str) -> Iterator[Case]:
         x, weight = data.hidden(batch, length, width, kind), data.weight(rows, width)
         bias = data.normal(rows) if "bias" in parts else None
         cos, sin = data.rope(length, dim) if "rope" in parts else (None, None)
-        return x, weight, bias, heads, kv, *_norm(data, norm, parts, width), cos, sin
+        return x, weight, bias, heads, kv, *_norm(data, norm, parts, width, kind), cos, sin
 
     for norm in ("layernorm", "rmsnorm", None):
         name = norm or "no norm"
@@ -177,7 +177,7 @@ def linear(dtype: torch.dtype, device: str) -> Iterator[Case]:
         x, weight = data.hidden(batch, length, width, kind), data.weight(outputs, width)
         bias = data.normal(outputs) if "bias" in parts else None
         residual = data.normal(batch, length, outputs) if "residual" in parts else None
-        return x, weight, bias, residual, *_norm(data, norm, parts, width)
+        return x, weight, bias, residual, *_norm(data, norm, parts, width, kind)
 
     yield from _projections(make, ("bias", "residual"))
     yield Case("a vocabulary of 1009", partial(make, width=40, outputs=1009, parts=frozenset()))
@@ -195,7 +195,7 @@ def swiglu_ffn(dtype: torch.dtype, device: str) -> Iterator[Case]:
         b_gate_up = data.normal(2 * outputs) if "b_gate_up" in parts else None
         b_down = data.normal(width) if "b_down" in parts else None
         residual = data.normal(batch, length, width) if "residual" in parts else None
-        return x, gate_up, down, b_gate_up, b_down, *_norm(data, norm, parts, width), residual
+        return x, gate_up, down, b_gate_up, b_down, *_norm(data, norm, parts, width, kind), residual
 
     yield from _projections(make, ("b_gate_up", "b_down", "residual"))
 

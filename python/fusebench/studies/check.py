@@ -213,7 +213,7 @@ def _guarded(row: Row, name: str, body: Callable[[], str | None]) -> bool:
     """Run one check; an exception is a failure with its reason, never a pass."""
     try:
         reason = body()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         reason = f"raised {type(error).__name__}: {first_line}"
     if reason:
