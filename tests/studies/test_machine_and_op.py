@@ -133,3 +133,8 @@ def test_op_on_a_gpu_is_timed_apart_from_its_launch():
     for row in results.rows:
         assert row["verified"], row["failure"]
         assert row["host_ms"] > 0 and row["median_ms"] > 0
+
+
+def test_rope_tables_stay_float32_in_the_oracle():
+    found = study.op("qkv_proj", ["reference@eager"], model="smollm2-135m", seq=3, rounds=5)
+    assert [row["failure"] for row in found.rows] == [None]

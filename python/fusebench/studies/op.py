@@ -153,10 +153,10 @@ def race_site(
         return str(variant), build
 
     def truth(*inputs):
-        doubled = (
-            t.double() if t is not None and t.is_floating_point() else t for t in inputs
-        )  # fmt: skip
-        return method(workload.oracle)(*doubled)
+        # RoPE's tables stay as they are: float32, whatever the dtype of the call.
+        activations = inputs[:1] if site == "qkv_proj" else inputs
+        doubled = (t.double() if t.is_floating_point() else t for t in activations)
+        return method(workload.oracle)(*doubled, *inputs[len(activations) :])
 
     # Activations far from the unit normal: large, and (where no softmax turns them into a lottery)
     # with a mean far above the deviation.
