@@ -292,3 +292,18 @@ def test_returns_the_wrong_kind(problem):
     caught(problem.race(lambda x, w: problem.right(x, w).double()), "dtype is")
     caught(problem.race(lambda x, w: (problem.right(x, w),) * 2), "returned 2 values")
     caught(problem.race(lambda x, w: None), "returned a NoneType")
+
+
+@pytest.mark.parametrize("patience", [0, 60], ids=["at once", "while timed"])
+def test_ends_the_process(problem, patience):
+    """SystemExit fails the one that raised it, and leaves the others their race."""
+    calls = 0
+
+    def cheat(x, w):
+        nonlocal calls
+        calls += 1
+        if calls > patience:
+            raise SystemExit(0)
+        return problem.right(x, w)
+
+    caught(problem.race(cheat, rounds=40), "SystemExit")

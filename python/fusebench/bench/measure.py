@@ -245,7 +245,7 @@ def _attempt(m: Measurement, body: Callable[[], Any]) -> Any:
     return None
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     lines = (str(error).strip() or type(error).__name__).splitlines()
     return f"{type(error).__name__}: {lines[0]}"
 
@@ -326,7 +326,7 @@ def _race(
         m = racing[name]
         assert m.contestant is not None
         before = m.contestant.compilations.add_since(before)
-        if isinstance(turn, Exception):
+        if isinstance(turn, BaseException):
             m.fail(f"{_reason(turn)} (in round {index + 1})")
             leave(m)
             continue

@@ -189,7 +189,7 @@ def race(
     *,
     rounds: int,
     seed: int,
-) -> Iterator[tuple[int, str, list[tuple], Turn | Exception]]:
+) -> Iterator[tuple[int, str, list[tuple], Turn | BaseException]]:
     """Every contestant takes one turn a round, on the same inputs, in a new seeded random order.
 
     calls: may lose contestants while the race goes on. batches: the input sets of a round, all
@@ -207,7 +207,7 @@ def race(
             if name not in calls:
                 continue
             try:
-                turn: Turn | Exception = timer.turn(calls[name], batch, pick(len(batch) - 1))
+                turn: Turn | BaseException = timer.turn(calls[name], batch, pick(len(batch) - 1))
             except (Exception, SystemExit) as error:
                 turn = error
             yield index, name, batch, turn

@@ -190,7 +190,7 @@ def _tune_row(key, readers, search, clock, rounds) -> tuple[dict[str, Any], Conf
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     batches = lambda: [(), ()]  # noqa: E731  the inputs are the examples' own
     for _, name, _, turn in timing.race(clock, contestants, batches, rounds=rounds, seed=0):
-        if isinstance(turn, Exception):
+        if isinstance(turn, BaseException):
             raise turn
         samples[name].append(turn.seconds)
     best = min(samples, key=lambda name: statistics.median(samples[name]))
