@@ -20,7 +20,8 @@ def visible(q: Tensor, k: Tensor) -> Tensor:
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
-    gqa = q.shape[1] != k.shape[1]
+    # A branch, because the comparison of symbolic sizes is no bool, and F's sdpa insists on one.
+    gqa = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210
     if not causal or q.shape[2] == 1:  # one query at the end sees every key
         return F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=gqa)
     if q.shape[2] == k.shape[2]:
