@@ -181,7 +181,7 @@ def _check(implementation: Implementation, dtype: torch.dtype, device: str) -> R
             row.refused += 1
             continue
         row.cases += 1
-        _guarded(row, case.name, partial(_values, row, op, implementation, case.name, args))
+        _guarded(row, case.name, partial(_values, row, op, implementation, args))
         if case.gradients:
             differentiable.append(case)
     if not differentiable:
@@ -221,7 +221,7 @@ def _guarded(row: Row, name: str, body: Callable[[], str | None]) -> bool:
     return reason is None
 
 
-def _values(row: Row, op: Op, implementation: Implementation, name: str, args) -> str | None:
+def _values(row: Row, op: Op, implementation: Implementation, args) -> str | None:
     before = [a.detach().clone() if isinstance(a, Tensor) else a for a in args]
     with torch.no_grad():
         result = registry.call(op, implementation.name, args)
@@ -290,7 +290,9 @@ def args_dtype(args) -> torch.dtype:
     return next(a.dtype for a in args if isinstance(a, Tensor) and a.is_floating_point())
 
 
-def _judged_gradients(row: Row, op: Op, function: Callable[..., Any], case: Case, **size):
+def _gradients(
+    row: Row, op: Op, function: Callable[..., Any], case: Case, **size: int
+) -> str | None:
     args = case.make(**size)
     result = _backward(op, function, args)
     truth = _backward(op, op.reference, args, double=True)
@@ -298,10 +300,6 @@ def _judged_gradients(row: Row, op: Op, function: Callable[..., Any], case: Case
     verdict = verify.judge(result, truth, reference)
     row.worst = max(row.worst, verdict.ratio)
     return None if verdict.ok else verdict.reason
-
-
-def _gradients(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | None:
-    return _judged_gradients(row, op, run, case)
 
 
 def _opcheck(implementation: Implementation, args) -> None:
@@ -316,7 +314,7 @@ def _opcheck(implementation: Implementation, args) -> None:
 def _traced(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | None:
     torch._dynamo.reset()
     compiled = torch.compile(run, fullgraph=True, backend=BACKEND)
-    return _judged_gradients(row, op, compiled, case)
+    return _gradients(row, op, compiled, case)
 
 
 def _dynamic(op: Op, run: Callable[..., Any], case: Case) -> str | None:
@@ -325,11 +323,11 @@ def _dynamic(op: Op, run: Callable[..., Any], case: Case) -> str | None:
     throwaway = Row("", "", "", "", "")
     compiled = torch.compile(run, fullgraph=True, dynamic=True, backend=BACKEND)
     with torch.compiler.set_stance("default"):
-        wrong = _judged_gradients(throwaway, op, compiled, case, length=11)
+        wrong = _gradients(throwaway, op, compiled, case, length=11)
     if wrong:
         return wrong
     with torch.compiler.set_stance("fail_on_recompile"):
-        return _judged_gradients(throwaway, op, compiled, case, length=23)
+        return _gradients(throwaway, op, compiled, case, length=23)
 
 
 @click.command("check")
