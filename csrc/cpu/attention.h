@@ -1,19 +1,26 @@
 // Flash-style attention: the core of sdpa. No buffer of q_len x kv_len; softmax in float32 with
 // running maxima and sums over chunks of keys, both products on the GEMM's register tile.
+//
+// Here scores are rows of queries, as bf16 products want them; attention_columns.h has the other
+// way round, for float operands.
 #pragma once
 #include "gemm.h"
 
 namespace fusebench {
 namespace FUSEBENCH_ISA {
 
+template <class T>
+constexpr bool kFloatOperand = sizeof(Operand<T>) == sizeof(float);
+
 // K and V of one KV head as panels: K's columns are keys, [keys / kNR] panels of head_dim rows;
 // V's columns are its own, [head_dim / kNR] panels of keys rows.
-template <class T>
+template <class T, bool kColumns = kFloatOperand<T>>
 struct PackedHead {
   using P = Operand<T>;
   P* k;
   P* v;
-  int64_t head_dim, keys;  // true sizes
+  int64_t head_dim, keys;                    // true sizes
+  static constexpr int64_t kPackKeys = 256;  // keys of a packing task
 
   static int64_t padded_dim(int64_t d) { return round_up<int64_t>(d, kKPad<P>); }
   static int64_t padded_keys(int64_t n) { return round_up<int64_t>(n, max_of(kNR, kKPad<P>)); }
@@ -43,20 +50,17 @@ struct PackedHead {
 };
 
 // One block of up to kRows queries.
-template <class T>
+template <class T, bool kColumns = kFloatOperand<T>>
 struct AttentionBlock {
   using P = Operand<T>;
   static constexpr int64_t kChunk = 256;  // keys between two updates of the running maximum
   static constexpr int64_t kRows = kAmx<P> ? 32 : 2 * kMR<P>;
-  static constexpr int64_t kScoreRow = kChunk + kW;
-  // Float probabilities take the place of their scores.
-  static constexpr bool kInPlace = sizeof(P) == sizeof(float);
-  static constexpr int64_t kProbRow = kInPlace ? kScoreRow : kChunk + 32;
+  static constexpr int64_t kScoreRow = kChunk + kW, kProbRow = kChunk + 32;
 
   static int64_t output_row(int64_t d) { return round_up<int64_t>(d, kNR) + kW; }
   static int64_t query_row(int64_t d) { return padded_lda(d); }
   static size_t scratch_bytes(int64_t d) {
-    return kRows * (kScoreRow * sizeof(float) + (kInPlace ? 0 : kProbRow * sizeof(P)) +
+    return kRows * (kScoreRow * sizeof(float) + kProbRow * sizeof(P) +
                     output_row(d) * sizeof(float) + query_row(d) * sizeof(P)) +
            4 * 128;
   }
@@ -69,8 +73,7 @@ struct AttentionBlock {
   AttentionBlock(char* scratch, int64_t d) {
     Layout layout;
     scores = reinterpret_cast<float*>(scratch + layout.add(kRows * kScoreRow * sizeof(float)));
-    probs = kInPlace ? reinterpret_cast<P*>(scores)
-                     : reinterpret_cast<P*>(scratch + layout.add(kRows * kProbRow * sizeof(P)));
+    probs = reinterpret_cast<P*>(scratch + layout.add(kRows * kProbRow * sizeof(P)));
     output = reinterpret_cast<float*>(scratch + layout.add(kRows * output_row(d) * sizeof(float)));
     queries = reinterpret_cast<P*>(scratch + layout.bytes);
   }
@@ -119,7 +122,6 @@ struct AttentionBlock {
   }
 
  private:
-  static float negate(float x) { return -x; }
   static bf16 negate(bf16 x) { return {uint16_t(x.bits ^ 0x8000)}; }
 
   // With a negative scale the maximum of the scores would be the minimum of the exponents: the

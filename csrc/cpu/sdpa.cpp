@@ -1,6 +1,6 @@
 // sdpa: scaled dot product attention with GQA. Many queries go through packed keys and values in
 // blocks; a few (a decode step) read them as they are, the keys split over the threads.
-#include "attention.h"
+#include "attention_columns.h"
 #include "ops.h"
 
 namespace fusebench {
@@ -40,7 +40,7 @@ void run_blocks(const SdpaArgs& args, const Parallel& parallel) {
   const Heads<T> heads{args};
   const int64_t d = args.head_dim, kv_heads = args.batch * args.num_kv_heads;
   const int workers = workers_for<T>(args, parallel);
-  constexpr int64_t kPackKeys = 256;
+  constexpr int64_t kPackKeys = PackedHead<T>::kPackKeys;
   const int64_t packs = ceil_div(args.kv_len, kPackKeys);
   const int64_t blocks = ceil_div(args.q_len, Block::kRows);
   const int64_t all_heads = args.batch * args.num_heads;

@@ -58,12 +58,12 @@ FUSEBENCH_INLINE void fetch_target(const Target& target, int64_t r) {
   }
 }
 
-// Where a tile finds the operands of row r and step i: in a left panel, or in rows.
-template <class P>
+// Where a tile finds the operands of row r and step i: in a left panel or in columns, or in rows.
+template <class P, int kStride>
 struct InPanel {
   const P* a;
-  FUSEBENCH_INLINE const P* at(int r, int64_t i) const { return a + i * kLeftRows + r * kPair<P>; }
-  InPanel from(int64_t i) const { return {a + i * kLeftRows}; }
+  FUSEBENCH_INLINE const P* at(int r, int64_t i) const { return a + i * kStride + r * kPair<P>; }
+  InPanel from(int64_t i) const { return {a + i * kStride}; }
 };
 template <class P>
 struct InRows {
@@ -444,10 +444,10 @@ void pack_row_pairs(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, bf
 }  // namespace
 
 void tile(int m, const float* a, const TileArgs<float>& args) {
-  tile_of(m, InPanel<float>{a}, args);
+  tile_of(m, InPanel<float, kLeftRows>{a}, args);
 }
-void tile_rows(int m, const float* a, int64_t lda, const TileArgs<float>& args) {
-  tile_of(m, InRows<float>{a, lda}, args);
+void tile_columns(int m, const float* a, const TileArgs<float>& args) {
+  tile_of(m, InPanel<float, kNR>{a}, args);
 }
 
 void dot_rows(int m, const float* a, int64_t lda, const float* w, int64_t ldw, int n, int64_t k,
@@ -489,7 +489,9 @@ void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args) {
   amx_tile(m, a, lda, args);
 }
 #else
-void tile(int m, const bf16* a, const TileArgs<bf16>& args) { tile_of(m, InPanel<bf16>{a}, args); }
+void tile(int m, const bf16* a, const TileArgs<bf16>& args) {
+  tile_of(m, InPanel<bf16, kLeftRows>{a}, args);
+}
 void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args) {
   tile_of(m, InRows<bf16>{a, lda}, args);
 }

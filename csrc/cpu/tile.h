@@ -53,7 +53,8 @@ struct Target {
 
 // c[m, kNR] = (accumulate ? c : 0) + a[m, k] * panel, 1 <= m <= kMR, k a multiple of kKPad.
 // `next` is the panel (rows) that will be read after this one: it is fetched ahead.
-// tile() takes a left panel, tile_rows() rows of a as they are.
+// tile() takes a left panel, tile_rows() rows of a as they are, tile_columns() columns of a matrix
+// [k, kNR].
 template <class P>
 struct TileArgs {
   const P* panel;
@@ -65,7 +66,7 @@ struct TileArgs {
   Target target = {};
 };
 void tile(int m, const float* a, const TileArgs<float>& args);
-void tile_rows(int m, const float* a, int64_t lda, const TileArgs<float>& args);
+void tile_columns(int m, const float* a, const TileArgs<float>& args);
 #if FUSEBENCH_ISA_LEVEL >= 3
 void tile(int m, const bf16* a, const TileArgs<bf16>& args);  // not with AMX
 void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args);
