@@ -94,7 +94,7 @@ WRONG = {
     naive_variance: "layernorm, mean x: error",
     changes_input: "changed its input x",
     returns_its_input: "changed its input residual",
-    transposed_memory: "strides are",
+    transposed_memory: "the output has strides",
     not_finite: "not finite",
     raises_for_empty: "no batch: raised RuntimeError: launch with an empty grid",
     reads_contiguous: "strided x: error",

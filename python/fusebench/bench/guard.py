@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fusebench.bench import timing
+from fusebench.ops.contract import same
 
 # The functions a clock rests on, as they were when the package was imported.
 _TIMERS = [
@@ -31,6 +32,12 @@ _LATE_S = 0.02  # how long an output is watched for writes that come after the c
 
 class Cheat(Exception):
     """A contestant broke a rule; the message is the reason shown in its row."""
+
+
+def reason(error: BaseException) -> str:
+    """What was raised, in one line."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def tensors(outputs: Any) -> tuple[Any, ...]:
@@ -87,12 +94,6 @@ def complete(outputs: Any) -> tuple[Tensor, ...]:
             "stream, where the clock does not see it"
         )
     return now
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same bits (NaN equals itself)."""
-    first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
-    return a.shape == b.shape and torch.equal(first, second)
 
 
 def poison(outputs: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusebench.bench import guard, memory, statistics, timing, verify
+from fusebench.bench import guard, memory, statistics, timing, verify, watch
 from fusebench.bench.contestant import Contestant, snapshot
 from fusebench.bench.environment import Noise
 
@@ -241,25 +241,25 @@ def _attempt(m: Measurement, body: Callable[[], Any]) -> Any:
     except guard.Cheat as cheat:
         m.fail(str(cheat))
     except (Exception, SystemExit) as error:
-        m.fail(_reason(error), "".join(traceback.format_exception(error)))
+        m.fail(guard.reason(error), "".join(traceback.format_exception(error)))
     return None
-
-
-def _reason(error: BaseException) -> str:
-    lines = (str(error).strip() or type(error).__name__).splitlines()
-    return f"{type(error).__name__}: {lines[0]}"
 
 
 def _enter(m: Measurement, build: Callable[[], Contestant], answers: _Answers) -> None:
     """Build it, make the first call, and verify it on inputs of several kinds."""
     m.contestant = c = build()
     first, second = answers.fresh(), answers.fresh()
-    with c.compiling():
-        start = timing.now()
-        c.call(*first)
-        timing.synchronize(answers.task.device)
-        m.first_call_s = timing.now() - start
-        c.call(*second)  # CUDA graphs record on the second call
+    try:
+        with c.compiling():
+            start = timing.now()
+            c.call(*first)
+            timing.synchronize(answers.task.device)
+            m.first_call_s = timing.now() - start
+            c.call(*second)  # CUDA graphs record on the second call
+    except (Exception, SystemExit):
+        watch.look(c, answers.fresh())  # names the op, where it is the fault of one
+        raise
+    watch.look(c, answers.fresh())
     probes = range(answers.base - PROBES, answers.base)
     for index in (*probes, *(~i for i in range(len(answers.task.hard)))):
         inputs = answers.inputs(index)
@@ -268,7 +268,11 @@ def _enter(m: Measurement, build: Callable[[], Contestant], answers: _Answers) -
         guard.plain(output, (*inputs, *c.weights.values()))
         copies = guard.complete(output)
         answers.unchanged([index], [inputs])
-        _judge(m, answers, index, copies)
+        try:
+            _judge(m, answers, index, copies)
+        except guard.Cheat as cheat:
+            _blame(c, answers.inputs(index), cheat)
+            raise
         guard.poison(output)
     if not c.reuses_output:
         guard.distinct(c.call, answers.fresh(), answers.fresh())
@@ -277,6 +281,14 @@ def _enter(m: Measurement, build: Callable[[], Contestant], answers: _Answers) -
     inputs = answers.fresh()
     m.peak_bytes = memory.peak_of(lambda: c.call(*inputs), answers.task.device)
     m.verified = True
+
+
+def _blame(c: Contestant, inputs: tuple[Any, ...], cheat: guard.Cheat) -> None:
+    """Raise the same again with the op whose own result is wrong, where there is one."""
+    try:
+        watch.look(c, inputs, values=True)
+    except guard.Cheat as culprit:
+        raise guard.Cheat(f"{cheat}; {culprit}") from cheat
 
 
 def _judge(m: Measurement, answers: _Answers, index: int, copies: tuple[Tensor, ...]) -> None:
@@ -327,7 +339,7 @@ def _race(
         assert m.contestant is not None
         before = m.contestant.compilations.add_since(before)
         if isinstance(turn, BaseException):
-            m.fail(f"{_reason(turn)} (in round {index + 1})")
+            m.fail(f"{guard.reason(turn)} (in round {index + 1})")
             leave(m)
             continue
         m.calls_per_sample = calls
@@ -358,6 +370,10 @@ def _race(
     for m in racing.values():
         if not m.failure and m.contestant:
             c = m.contestant
+            _attempt(m, lambda c=c: watch.look(c, answers.fresh()))
+            if m.failure:
+                m.fail(f"{m.failure} (after timing; it passed before)")
+                continue
             _attempt(m, lambda c=c: guard.unchanged("weights", c.weights, c.pristine))
             if task_limit := answers.task.limit:
                 _flag(m, answers.task.flops, task_limit)

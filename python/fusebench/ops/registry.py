@@ -66,6 +66,7 @@ class Implementation:
     timed: False where it only runs to be checked (an interpreter, a simulator).
     pack: (weight name, weight) -> the weight in this implementation's own layout, or None.
     packed_call: like `call`, with the packed weights behind the other arguments.
+    function: the Python function behind `call`, or None where there is none.
     """
 
     op: str
@@ -80,6 +81,7 @@ class Implementation:
     timed: bool = True
     pack: Callable[[str, Tensor], Tensor] | None = None
     packed_call: Callable[..., Outputs] | None = None
+    function: Callable[..., Outputs] | None = None
     autograd: type[torch.autograd.Function] | None = None
 
 
@@ -276,7 +278,7 @@ def implementation(
         register(
             Implementation(
                 op, name, torch_op, devices, tuple(dtypes), supports=supports,
-                unavailable=unavailable, source=_source_of(function),
+                unavailable=unavailable, source=_source_of(function), function=function,
             ),
             saving=saving, backward=backward,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fusebench.bench import environment, verify
 from fusebench.bench.workload import DEVICES, DTYPES
-from fusebench.ops import checks, registry
+from fusebench.ops import checks, contract, registry
 from fusebench.ops.registry import Implementation, Op
 from fusebench.report.results import Results
 from fusebench.report.table import field, fixed
@@ -222,22 +222,26 @@ def _guarded(row: Row, name: str, body: Callable[[], str | None]) -> bool:
 
 
 def _values(row: Row, op: Op, implementation: Implementation, args) -> str | None:
-    before = [a.detach().clone() if isinstance(a, Tensor) else a for a in args]
+    before = contract.snapshot(op, args)
     with torch.no_grad():
-        result = registry.call(op, implementation.name, args)
+        try:
+            result = registry.call(op, implementation.name, args)
+        except RuntimeError:  # the dispatcher's own error for a wrong kind of output says little
+            direct = contract.function(implementation.call)(*args)
+            if wrong := _wrong_kind(op, implementation, args, direct):
+                return wrong
+            raise
         truth, reference = verify.oracle(op.reference, args), op.reference(*args)
-    for argument, old, new in zip(op.arguments, before, args):
-        if isinstance(old, Tensor) and not torch.equal(old, new):
-            return f"it changed its input {argument}"
+    if argument := contract.changed(op, args, before):
+        return f"it changed its input {argument}"
+    if wrong := _wrong_kind(op, implementation, args, result):
+        return wrong
     verdict = verify.judge(result, truth, reference)
     row.worst = max(row.worst, verdict.ratio)
     if not verdict.ok:
         return verdict.reason
-    if implementation.name == "reference":
+    if implementation.pack is None or implementation.packed_call is None:
         return None
-    wrong = _layout(op, args, result)
-    if wrong or implementation.pack is None or implementation.packed_call is None:
-        return wrong
     weights = dict(zip(op.arguments, args))
     packed = [implementation.pack(w, weights[w]) for w in op.packable]
     verdict = verify.judge(implementation.packed_call(*args, *packed), truth, reference)
@@ -245,18 +249,15 @@ def _values(row: Row, op: Op, implementation: Implementation, args) -> str | Non
     return None if verdict.ok else f"with packed weights: {verdict.reason}"
 
 
-def _layout(op: Op, args, result) -> str | None:
-    """Whether strides are the fake's, which is what compiled code relies on."""
-    fakes = op.fake(*(a.to("meta") if isinstance(a, Tensor) else a for a in args))
-    pairs = zip(_tuple(fakes), _tuple(result))
-    for fake, real in pairs:
-        if real.numel() and _strides(fake) != _strides(real):
-            return f"strides are {real.stride()}, expected {fake.stride()}"
+def _wrong_kind(op: Op, implementation: Implementation, args, result: Any) -> str | None:
+    """Why the outputs are not of the kind that the op's fake promises, or None."""
+    if implementation.name == "reference":  # its layouts are PyTorch's
+        return None
+    try:
+        contract.outputs(op, implementation.name, args, result)
+    except ValueError as error:
+        return str(error)
     return None
-
-
-def _strides(x: Tensor) -> tuple[int, ...]:
-    return tuple(stride for size, stride in zip(x.shape, x.stride()) if size != 1)
 
 
 def _tuple(value: Any) -> tuple:

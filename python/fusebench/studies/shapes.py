@@ -181,6 +181,7 @@ def _compiled(entrant: Entrant, workload: Workload, prepare: bool) -> Contestant
 
     return Contestant(
         entrant.name, call, dict(gpt.state_dict()), workload.weights, module=gpt,
+        plain=lambda tokens: gpt(tokens)["logits"],
         patches={"freezing": True} if mode.freezing else {},
     )  # fmt: skip
 
