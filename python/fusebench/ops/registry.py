@@ -311,9 +311,11 @@ def _source_of(function: Callable[..., Any]) -> str:
 def load_file(path: str | Path) -> None:
     """Import a Python file that registers implementations (`--with FILE.py`)."""
     path = Path(path).resolve()
+    if path.is_dir():
+        raise checks.refuse("--with", "FILE", f"is {str(path)!r}, a folder", "a Python file")
     if not path.is_file():
         raise FileNotFoundError(f"--with: no file {path}")
-    name = f"fusebench_with_{path.stem}"
+    name = f"{_WITH}{path.stem}"
     if getattr(sys.modules.get(name), "__file__", None) == str(path):
         return
     spec = importlib.util.spec_from_file_location(name, path)
@@ -322,6 +324,11 @@ def load_file(path: str | Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+
+
+def loaded_files() -> list[str]:
+    """The files that `load_file` imported, for a process that is to import the same."""
+    return [str(m.__file__) for n, m in sys.modules.items() if n.startswith(_WITH)]
 
 
 def load_entry_points() -> None:
@@ -333,3 +340,4 @@ def load_entry_points() -> None:
 
 
 _LOADED: set[str] = set()
+_WITH = "fusebench_with_"  # the modules of such files are called so

@@ -113,7 +113,7 @@ def ablate(
     rows = [effect_row(effect, race) for effect in effects]
     settings = {
         **workload.settings(), "impl": impl, "design": design, "sites": chosen, "mode": mode,
-        "rounds": rounds, "seed": seed,
+        "widths": widths, "rounds": rounds, "seed": seed, "prepare": prepare, **options.loaded(),
     }  # fmt: skip
     lines = [
         f"{impl} at each site against reference@{mode}"
@@ -225,13 +225,14 @@ def effect_row(effect: Effect, race: Race) -> dict[str, Any]:
     row["contribution"] = found.as_dict()
     verdict = found.verdict()
     if effect.kind == "interaction":
-        words = {"faster": "help each other", "slower": "in each other's way"}
-        row["verdict"] = words.get(verdict, "independent")
+        words = {"faster": "help each other", "slower": "in each other's way",
+                 "no difference": "independent"}  # fmt: skip
+        row["verdict"] = words.get(verdict, verdict)
     elif effect.kind == "width":
         words = {"faster": "keep inside", "slower": "leave outside"}
         row["verdict"] = words.get(verdict, verdict)
     else:
-        row["verdict"] = ADVICE[verdict]
+        row["verdict"] = ADVICE.get(verdict, verdict)
     if effect.of and effect.over:
         row["saved_ms"] = (timed[effect.over].median - timed[effect.of].median) * 1e3
     return row

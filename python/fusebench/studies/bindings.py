@@ -122,7 +122,8 @@ def bindings(
     )
     lines += notes(race, workload)
     settings = {
-        **workload.settings(), "op": op, "impl": kernel.name, "rounds": rounds, "seed": seed
+        **workload.settings(), "op": op, "impl": kernel.name, "rounds": rounds, "seed": seed,
+        **options.loaded(),
     }  # fmt: skip
     return Results(
         "bindings", rows, {**environment.environment(), "noise": race.noise}, settings, (COLUMNS,),

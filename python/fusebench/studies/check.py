@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fusebench.bench import environment, verify
+from fusebench.bench.keep import keep
 from fusebench.bench.workload import DEVICES, DTYPES
 from fusebench.ops import checks, contract, registry
 from fusebench.ops.registry import Implementation, Op
@@ -114,10 +115,18 @@ def check(
     try:
         for index, (implementation, each) in enumerate(todo):
             progress(f"checking {implementation.op} {implementation.name}", index / len(todo))
+            keep(progress, "check", rows)
             rows.append(_check(implementation, each, device or _device(implementation)).as_dict())
     except KeyboardInterrupt:
         interrupted = True
-    settings = {"op": op, "impl": impl, "device": device, "dtype": dtype, "skipped": skipped}
+    settings = {
+        "op": op,
+        "impl": impl,
+        "device": device,
+        "dtype": dtype,
+        "skipped": skipped,
+        **options.loaded(),
+    }
     return Results(
         "check", rows, environment.environment(), settings, (COLUMNS,), _notes(rows, skipped),
         interrupted,
@@ -193,11 +202,11 @@ def _check(implementation: Implementation, dtype: torch.dtype, device: str) -> R
     if implementation.name != "reference":
         row.opcheck = _all(
             _guarded(row, f"opcheck, {c.name}", partial(_opcheck, implementation, c.make()))
-            for c in differentiable[:2]
+            for c in differentiable
         )
     first = differentiable[0]
     row.fullgraph = _all([_guarded(row, "fullgraph=True", partial(_traced, row, op, run, first))])
-    row.dynamic = _all([_guarded(row, "dynamic=True", partial(_dynamic, op, run, first))])
+    row.dynamic = _all([_guarded(row, "dynamic=True", partial(_dynamic, row, op, run, first))])
     return row
 
 
@@ -298,7 +307,14 @@ def _gradients(
     result = _backward(op, function, args)
     truth = _backward(op, op.reference, args, double=True)
     reference = _backward(op, op.reference, args)
-    verdict = verify.judge(result, truth, reference)
+    names = [f"output {i + 1}" for i in range(len(result))]
+    wanted = [
+        name
+        for name, a in zip(op.arguments, args)
+        if isinstance(a, Tensor) and a.is_floating_point() and name not in op.constants
+    ]
+    names[len(result) - len(wanted) :] = [f"gradient of {name}" for name in wanted]
+    verdict = verify.judge(result, truth, reference, names)
     row.worst = max(row.worst, verdict.ratio)
     return None if verdict.ok else verdict.reason
 
@@ -318,17 +334,16 @@ def _traced(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | None
     return _gradients(row, op, compiled, case)
 
 
-def _dynamic(op: Op, run: Callable[..., Any], case: Case) -> str | None:
+def _dynamic(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | None:
     """One graph must serve two lengths, forward and backward."""
     torch._dynamo.reset()
-    throwaway = Row("", "", "", "", "")
     compiled = torch.compile(run, fullgraph=True, dynamic=True, backend=BACKEND)
     with torch.compiler.set_stance("default"):
-        wrong = _gradients(throwaway, op, compiled, case, length=11)
+        wrong = _gradients(row, op, compiled, case, length=11)
     if wrong:
         return wrong
     with torch.compiler.set_stance("fail_on_recompile"):
-        return _gradients(throwaway, op, compiled, case, length=23)
+        return _gradients(row, op, compiled, case, length=23)
 
 
 @click.command("check")

@@ -88,7 +88,10 @@ def choose(
         if output is not None and not interrupted:
             write_file(output, toml(finalists[best.name], best, final, reference, workload))
             lines.append(f"written to {output}: fusebench compare --plan {output}")
-    settings = {**workload.settings(), "mode": mode, "rounds": rounds, "seed": seed}
+    settings: dict[str, Any] = {
+        **workload.settings(), "mode": mode, "rounds": rounds, "seed": seed, "prepare": prepare,
+        **options.loaded(),
+    }  # fmt: skip
     settings["plan"] = None if best is None else str(finalists[best.name].plan)
     return Results(
         "choose", rows + (variant_rows(list(finalists.values()), final, workload) if best else []),

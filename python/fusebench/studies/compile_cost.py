@@ -103,7 +103,7 @@ def compile_cost(
         interrupted = True
     settings = {
         **workload.settings(), "variants": [str(v) for v in chosen], "regional": regional,
-        "seed": seed,
+        "seed": seed, **options.loaded(),
     }  # fmt: skip
     return Results(
         "compile-cost", rows, environment.environment(), settings, (COLUMNS,), _notes(workload),
@@ -130,7 +130,7 @@ def _first_call(
         "variant": str(variant), "regional": regional, "model": asdict(workload.config),
         "batch": workload.batch, "seq": workload.seq, "dtype": workload.dtype,
         "device": workload.device.type, "seed": workload.seed, "threads": torch.get_num_threads(),
-        "files": [m.__file__ for n, m in sys.modules.items() if n.startswith("fusebench_with_")],
+        "files": registry.loaded_files(),
     }  # fmt: skip
     caches = {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -144,8 +144,9 @@ def _first_call(
             [sys.executable, "-m", __name__, json.dumps(request), str(answer)],
             env={**os.environ, **caches}, capture_output=True, text=True,
         )  # fmt: skip
-        if child.returncode:
-            lines = child.stderr.strip().splitlines() or ["no reason given"]
+        if child.returncode or not answer.exists():
+            ended = f"the process ended with exit code {child.returncode} and no reason"
+            lines = child.stderr.strip().splitlines() or [ended]
             # PyTorch puts advice behind the error itself.
             last = [line for line in lines if "Error: " in line][-1:] or lines[-1:]
             return {"failure": last[0]}

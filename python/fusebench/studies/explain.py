@@ -108,7 +108,10 @@ def explain(
             for label, variant, m in zip("AB", (first, second), whole.measurements)
         ]
     rows += variant_rows((first, second), whole, workload)
-    settings = {**workload.settings(), "a": str(first), "b": str(second), "rounds": rounds}
+    settings = {
+        **workload.settings(), "a": str(first), "b": str(second), "rounds": rounds, "seed": seed,
+        "prepare": prepare, **options.loaded(),
+    }  # fmt: skip
     return Results(
         "explain", rows, {**environment.environment(), "noise": whole.noise}, settings,
         (SPEED, SITES, ACCOUNT, COMPILED), lines, interrupted,

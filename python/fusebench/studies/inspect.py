@@ -126,7 +126,10 @@ def inspect(
     if trace is not None:
         notes.append(f"Chrome trace of {looked[0].variant} in {trace} (open it in Perfetto)")
     rows = [{"variant": str(one.variant), **row} for one in looked for row in one.rows]
-    settings = {**workload.settings(), "seed": seed, "variants": [str(v) for v in chosen]}
+    settings = {
+        **workload.settings(), "seed": seed, "variants": [str(v) for v in chosen],
+        "prepare": prepare, "lengths": list(lengths), **options.loaded(),
+    }  # fmt: skip
     return Inspection(
         "inspect", rows, environment.environment(), settings, (KERNELS,), notes, looked=looked
     )

@@ -138,7 +138,8 @@ def shapes(
     noise = next(iter(races.values())).noise if races else {}
     settings = {
         **workload.settings(), "seq": None, "lengths": list(lengths), "policies": list(policies),
-        "variants": [str(v) for v in chosen], "rounds": rounds, "crossovers": crossed,
+        "variants": [str(v) for v in chosen], "rounds": rounds, "seed": seed, "prepare": prepare,
+        "crossovers": crossed, **options.loaded(),
     }  # fmt: skip
     lines = [f"{policy}: {POLICIES[policy]}" for policy in policies]
     lines += _reasons(entrants) + crossed
