@@ -35,7 +35,8 @@ class Op:
         PyTorch; serves every implementation that has no backward of its own.
     check: raises ValueError for arguments that no implementation may be given.
     packable: the weights that an implementation may keep in a layout of its own for inference.
-    constants: floating-point tensors that have no gradient.
+    constants: floating-point tensors that have no gradient, and keep their dtype.
+    autocast: whether torch.autocast lowers the dtype of its inputs.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Op:
     check: Callable[..., None]
     packable: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
+    autocast: bool = True
     arguments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -190,6 +192,10 @@ def _autograd_function(op, call, saving, backward) -> type[torch.autograd.Functi
 
 def call(op: Op, impl: str, args: Sequence[Any], packed: Sequence[Tensor | None] = ()) -> Outputs:
     """Check the arguments and run an op through the implementation `impl`."""
+    if torch._C._is_any_autocast_enabled() and op.autocast and isinstance(args[0], Tensor):
+        device = args[0].device.type
+        if torch.is_autocast_enabled(device):
+            return _autocast(op, impl, args, packed, device)
     op.check(*args)
     if impl == "reference":
         return op.reference(*args)
@@ -211,6 +217,35 @@ def call(op: Op, impl: str, args: Sequence[Any], packed: Sequence[Tensor | None]
             raise checks.refuse(f"{op.name} ({impl})", "packed", "was given", "None: it packs none")
         return chosen.packed_call(*args, *packed)
     return chosen.call(*args)
+
+
+def _autocast(
+    op: Op, impl: str, args: Sequence[Any], packed: Sequence[Tensor | None], device: str
+) -> Outputs:
+    """Run an op under torch.autocast: on inputs cast to its dtype, as nn.functional's ops are.
+
+    A residual of another dtype is added behind the op, where the result promotes as it does in the
+    reference composition (which autocast reaches by itself). Weights that were packed in another
+    dtype are of no use then.
+    """
+    dtype = torch.get_autocast_dtype(device)
+    lowered = list(args)
+    for i, (name, a) in enumerate(zip(op.arguments, args)):
+        # What autocast takes: floating-point tensors, but for float64.
+        if isinstance(a, Tensor) and a.dtype in DTYPES and name not in op.constants:
+            lowered[i] = a.to(dtype)
+    same = all(a.dtype == b.dtype for a, b in zip(args, lowered) if isinstance(a, Tensor))
+    op.check(*lowered)
+    if impl == "reference":
+        return op.reference(*args)
+    residual = None
+    if "residual" in op.arguments:
+        at = op.arguments.index("residual")
+        if args[at] is not None and args[at].dtype != lowered[at].dtype:
+            residual, lowered[at] = args[at], None
+    with torch.autocast(device, enabled=False):
+        y = call(op, impl, lowered, packed if same else ())
+    return y if residual is None else y + residual
 
 
 def _distinct(args: Sequence[Any]) -> list[Any]:

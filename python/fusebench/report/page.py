@@ -24,7 +24,7 @@ ARGUMENTS = {
 }  # fmt: skip
 OPTIONS = {"sites": "at", "policies": "policy"}  # settings whose option has another name
 REPEATED = {"policies", "with"}  # settings whose option is given once for each value
-OUTCOMES = {"skipped", "plan", "crossovers"}  # settings that say what happened, not what was asked
+OUTCOMES = {"skipped", "plan", "confirmed", "crossovers"}  # what happened, not what was asked
 PASSING = {"time", "load", "noise"}  # facts that differ from run to run on one machine
 
 
