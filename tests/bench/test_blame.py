@@ -124,6 +124,16 @@ def test_an_op_that_overwrites_its_residual_only_once_it_is_timed(variant):
     assert found.startswith(f"{who} changed its input ") and "after timing" in found
 
 
+@pytest.mark.parametrize("function", [FFN, lambda *a: ops.swiglu_ffn(
+    *a[:5], norm=a[5], norm_weight=a[6], norm_bias=a[7], eps=a[8], residual=a[9])],
+    ids=["the composition", "the op"])  # fmt: skip
+def test_an_op_that_calls_the_reference_is_noted(variant, function):
+    text, who = variant("swiglu_ffn", function)
+    results = fusebench.compare([text], config=TINY, model="tiny", seq=8, rounds=6)
+    assert results.rows[0]["verified"]
+    assert f"{text}: {who} calls the op's reference: it is compared with itself" in results.notes
+
+
 def test_an_op_that_returns_its_input(variant):
     text, who = variant("embedding", lambda tokens, table, *rest: table[:8].view(1, 8, 32))
     assert f"{who}: the output shares the memory of token_weight, expected new" in failure(text)

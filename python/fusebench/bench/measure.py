@@ -273,7 +273,7 @@ def _enter(m: Measurement, build: Callable[[], Contestant], answers: _Answers) -
     except (Exception, SystemExit):
         watch.look(c, answers.fresh())  # names the op, where it is the fault of one
         raise
-    watch.look(c, answers.fresh())
+    m.warnings += watch.look(c, answers.fresh())
     probes = range(answers.base - PROBES, answers.base)
     for index in (*probes, *(~i for i in range(len(answers.task.hard)))):
         inputs = answers.inputs(index)
