@@ -226,7 +226,7 @@ def effect_row(effect: Effect, race: Race) -> dict[str, Any]:
     verdict = found.verdict()
     if effect.kind == "interaction":
         words = {"faster": "help each other", "slower": "in each other's way",
-                 "no difference": "independent"}  # fmt: skip
+                 "no difference": "no sure interaction"}  # fmt: skip
         row["verdict"] = words.get(verdict, verdict)
     elif effect.kind == "width":
         words = {"faster": "keep inside", "slower": "leave outside"}

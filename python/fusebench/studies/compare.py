@@ -213,8 +213,12 @@ def notes(race: Race, workload: Workload) -> list[str]:
     if prepared:
         lines.append(f"weights packed ahead of time, as freezing may: {', '.join(prepared)}")
     lines += [f"{m.name}: {m.flag}" for m in race.measurements if m.flag]
+    warned: dict[str, list[str]] = {}
     for m in race.measurements:
-        lines += [f"{m.name}: {w}" for w in m.warnings]
+        for warning in m.warnings:
+            warned.setdefault(warning, []).append(m.name)
+    lines += [f"{', '.join(names)}: {warning}" for warning, names in warned.items()]
+    for m in race.measurements:
         c = m.contestant and m.contestant.compilations
         if c and (c.graph_breaks or c.recompiles):
             lines.append(

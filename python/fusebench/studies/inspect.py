@@ -319,8 +319,13 @@ def command(
     parquet: str | None, **settings: Any,
 ) -> int:  # fmt: skip
     """What the compiler did with a VARIANT: graphs, breaks, recompiles, kernels, time shares."""
-    results = options.run(
-        lambda progress: inspect(variant, prepare=not no_prepare, **options.given(**settings)),
-        quiet,
-    )
+    try:
+        results = options.run(
+            lambda progress: inspect(variant, prepare=not no_prepare, **options.given(**settings)),
+            quiet,
+        )
+    except RuntimeError as error:
+        if settings["target"] is None:
+            raise
+        raise click.ClickException(str(error)) from error  # it says which torch has targets
     return options.leave(results, json=json, csv=csv, parquet=parquet)
