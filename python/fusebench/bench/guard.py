@@ -27,7 +27,7 @@ _JUDGES = [
     (Tensor, "equal"), (Tensor, "allclose"), (Tensor, "double"), (Tensor, "clone"),
     (Tensor, "abs"), (Tensor, "isfinite"), (Tensor, "fill_"), (Tensor, "untyped_storage"),
 ]  # fmt: skip
-_ORIGINALS = [
+_ORIGINALS: list[tuple[str, Any, str, Any]] = [
     (what, owner, name, getattr(owner, name))
     for what, owned in (("timer", _TIMERS), ("verification", _JUDGES))
     for owner, name in owned

@@ -111,7 +111,8 @@ def check(
         raise checks.refuse(
             "check", "the selection", "is empty", "an op, impl and dtype that exist"
         )
-    rows, interrupted = [], False
+    rows: list[dict[str, Any]] = []
+    interrupted = False
     try:
         for index, (implementation, each) in enumerate(todo):
             progress(f"checking {implementation.op} {implementation.name}", index / len(todo))
