@@ -9,6 +9,7 @@ from fusebench.cli import main
 from fusebench.inspect import no_gpu
 from fusebench.inspect.target import inspected_for
 from fusebench.model import GPTConfig
+from fusebench.studies import inspect as study
 from fusebench.variant import Variant
 
 CONFIG = GPTConfig(
@@ -65,6 +66,16 @@ def test_indexing_by_operators():
         assert torch.equal(no_gpu._getitem(x, index), x[index])
     with pytest.raises(NotImplementedError):
         no_gpu._getitem(x, x > 3)
+
+
+def test_it_says_what_it_is_doing(monkeypatch):
+    monkeypatch.setattr(no_gpu, "TESTED", ())
+    stages = []
+    with pytest.raises(RuntimeError, match="--target sm_90"):
+        study.inspect(
+            "reference@default", target="sm_90", progress=lambda stage, done: stages.append(stage)
+        )
+    assert stages == ["compiling reference@default for sm_90"]
 
 
 def test_another_torch_gets_one_line_that_names_the_versions(monkeypatch, capsys):

@@ -14,6 +14,7 @@ import click
 
 from fusebench.bench import environment
 from fusebench.bench.contestant import unavailable
+from fusebench.bench.keep import Progress
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.inspect import no_gpu, sites
 from fusebench.inspect.target import inspected_for
@@ -91,6 +92,7 @@ def inspect(
     trace: str | Path | None = None,
     target: str | None = None,
     seed: int = 0,
+    progress: Progress = lambda stage, done: None,
 ) -> Inspection:
     """What torch.compile captured and generated for a variant, and where its time went.
 
@@ -111,17 +113,15 @@ def inspect(
         if lengths or trace:
             given = "--lengths" if lengths else "--trace"
             raise checks.refuse("inspect --target", given, "was given", "neither: nothing runs")
-        return _for_target(chosen, workload, target, dtype, code)
+        return _for_target(chosen, workload, target, dtype, code, progress)
     for one in chosen:
         if reason := unavailable(one, workload.device.type, workload.torch_dtype):
             raise checks.refuse("inspect", str(one), "cannot run here", f"another ({reason})")
-    looked = [
-        inspected(
-            v, workload, lengths=lengths, prepare=prepare,
-            trace=Path(trace) if trace and i == 0 else None,
-        )
-        for i, v in enumerate(chosen)
-    ]  # fmt: skip
+    looked = []
+    for i, v in enumerate(chosen):
+        progress(f"compiling and watching {v}", i / len(chosen))
+        chrome = Path(trace) if trace and i == 0 else None
+        looked.append(inspected(v, workload, lengths=lengths, prepare=prepare, trace=chrome))
     notes = [_about(workload), *_save(looked, code)]
     if trace is not None:
         notes.append(f"Chrome trace of {looked[0].variant} in {trace} (open it in Perfetto)")
@@ -137,16 +137,18 @@ def inspect(
 
 def _for_target(
     chosen: Sequence[Variant], workload: Workload, target: str, dtype: str,
-    code: str | Path | None,
+    code: str | Path | None, progress: Progress,
 ) -> Inspection:  # fmt: skip
     """The first variant for a GPU, and the handwritten kernels of both for the same GPU."""
     gpu = no_gpu.target(target)
+    progress(f"compiling {chosen[0]} for {target}", 0.0)
     looked = [inspected_for(chosen[0], workload, target)]
     used = [i for v in chosen for i in v.plan.implementations() if i.name in ("triton", "cuda")]
     handwritten = []
     if used:
         from fusebench.studies.resources import resources
 
+        progress(f"compiling handwritten kernels for {target}", 0.5)
         ops, names = ({i.op for i in used}, {i.name for i in used})
         found = resources(sorted(ops), (target,), sorted(names), dtype=dtype).rows
         wanted = {(i.op, i.name) for i in used}
@@ -321,7 +323,9 @@ def command(
     """What the compiler did with a VARIANT: graphs, breaks, recompiles, kernels, time shares."""
     try:
         results = options.run(
-            lambda progress: inspect(variant, prepare=not no_prepare, **options.given(**settings)),
+            lambda progress: inspect(
+                variant, prepare=not no_prepare, progress=progress, **options.given(**settings)
+            ),
             quiet,
         )
     except RuntimeError as error:
