@@ -155,6 +155,7 @@ def test_choose_writes_a_plan_that_compare_and_the_model_read(tmp_path):
     assert data["confirmed"]["best_single"] in {r["variant"] for r in variants}
     assert all(plan[s] == Plan.parse(chosen["plan"])[s] for s in choosing.sites.FORWARD)
     assert GPT(TINY, plan=str(path)).plan["sdpa"] == plan["sdpa"]
+    assert str(plan) == chosen["plan"]  # its shortest name, as the study calls it
     results = compare.compare(
         ["reference@eager"], plans=[path], config=TINY, model="tiny", seq=8, rounds=5
     )
@@ -191,6 +192,8 @@ def test_pick_takes_only_what_is_surely_faster():
     picked, reasons = choosing.pick(variants, race, study.plan_variant({}, MODE))
     assert picked == {"sdpa": "cpp"}
     assert [r["choice"] for r in reasons] == ["cpp", "reference"]
+    assert reasons[0]["why"].startswith("faster: cpp 1.1")
+    assert reasons[1]["why"].startswith("no difference: cpp 1.0")
 
 
 @pytest.mark.parametrize(

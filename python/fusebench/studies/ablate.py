@@ -153,15 +153,7 @@ def factors(impl: str, at: Sequence[str], workload: Workload) -> list[str]:
 
 def plan_variant(choices: Mapping[str, str], mode: Mode) -> Variant:
     """The variant with these choices, the rest reference, under its shortest name."""
-    text = ",".join(f"{site}={choice}" for site, choice in choices.items()) or "reference"
-    plan = Plan.parse(text)
-    for choice in set(choices.values()):
-        everywhere = Plan.parse(choice)
-        left_out = [site for site in everywhere.sites if site not in choices]
-        other = Plan.parse(",".join([choice, *(f"{site}=reference" for site in left_out)]))
-        if len(other.text) < len(plan.text) and all(plan[s] == other[s] for s in SITES):
-            plan = other
-    return Variant(plan, mode)
+    return Variant(Plan.of(choices), mode)
 
 
 def one_in(impl: str, chosen: Sequence[str], mode: Mode) -> Iterator[Effect]:

@@ -43,7 +43,7 @@ COLUMNS: Sequence[Column] = (
     field("compiled_us", "compiled us", significant),
     field("graphs", "graphs"),
     field("graph_breaks", "breaks"),
-    field("recompiles", "recompiles"),
+    field("recompiles", "recomp"),
     field("median_ms", "model ms", significant),
     field("speedup_vs_raw", "x raw", interval),
     field("speedup_vs_reference", "x Inductor alone", interval),

@@ -29,7 +29,7 @@ CONFIRMING = 2  # the race that decides has so many times the rounds of the one 
 CHOICES: Sequence[Column] = (
     field("site", left=True),
     field("choice", left=True),
-    field("why", left=True),
+    field("why", "alone, against the reference", left=True),
 )
 
 
@@ -165,20 +165,24 @@ def pick(
     rows = []
     for site in dict.fromkeys(site for site, _ in tried):
         best: Measurement | None = None
-        reasons = []
+        reasons: dict[str, list[str]] = {}
         for (at, name), variant in tried.items():
             m = timed.get(str(variant))
             if at != site:
                 continue
             found = None if m is None else ratio(m, baseline)
             if m is None or found is None:
-                reasons.append(f"{name} failed")
+                reasons.setdefault("failed", []).append(name)
                 continue
-            reasons.append(f"{name} {found.value:.2f}x: {found.verdict()}")
+            reasons.setdefault(found.verdict(), []).append(f"{name} {found.value:.2f}x")
             if found.verdict() == "faster" and (best is None or m.median < best.median):
                 best, picked[site] = m, name
         rows.append(
-            {"site": site, "choice": picked.get(site, "reference"), "why": "; ".join(reasons)}
+            {
+                "site": site,
+                "choice": picked.get(site, "reference"),
+                "why": "; ".join(f"{v}: {', '.join(names)}" for v, names in reasons.items()),
+            }
         )
     return picked, rows
 

@@ -16,7 +16,16 @@ from fusebench.bench.workload import Workload, set_threads
 from fusebench.model import GPTConfig
 from fusebench.ops import checks
 from fusebench.report.results import Results
-from fusebench.report.table import Column, field, fixed, interval, scientific, significant, size
+from fusebench.report.table import (
+    Column,
+    field,
+    fixed,
+    interval,
+    plural,
+    scientific,
+    significant,
+    size,
+)
 from fusebench.studies import options
 from fusebench.variant import Variant, read_plan
 
@@ -207,7 +216,8 @@ def notes(race: Race, workload: Workload) -> list[str]:
     s = workload.settings()
     lines = [
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
-        f"{s['threads']} threads; x: times faster, with its 95% interval; error: against float64"
+        f"{plural(s['threads'], 'thread')}; x: times faster, with its 95% interval; "
+        "error: against float64"
     ]
     prepared = [m.name for m in race.measurements if m.contestant and m.contestant.prepared]
     if prepared:
@@ -222,8 +232,8 @@ def notes(race: Race, workload: Workload) -> list[str]:
         c = m.contestant and m.contestant.compilations
         if c and (c.graph_breaks or c.recompiles):
             lines.append(
-                f"{m.name}: {c.graphs} graphs, {c.graph_breaks} graph breaks, "
-                f"{c.recompiles} recompiles"
+                f"{m.name}: {plural(c.graphs, 'graph')}, {plural(c.graph_breaks, 'graph break')}, "
+                f"{plural(c.recompiles, 'recompile')}"
             )
     rounds = max((len(m.samples) for m in race.timed), default=statistics.MIN_SAMPLES)
     if rounds < statistics.MIN_SAMPLES:

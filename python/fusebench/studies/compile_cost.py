@@ -28,7 +28,7 @@ from fusebench.inspect import capture
 from fusebench.model import GPT, GPTConfig
 from fusebench.ops import checks, registry
 from fusebench.report.results import Results
-from fusebench.report.table import Column, field, fixed, size
+from fusebench.report.table import Column, field, fixed, plural, size
 from fusebench.studies import options
 from fusebench.studies.arguments import without
 from fusebench.studies.compare import parse
@@ -115,7 +115,7 @@ def _notes(workload: Workload) -> list[str]:
     s = workload.settings()
     return [
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
-        f"{s['threads']} threads; one first call each, so read them as magnitudes.",
+        f"{plural(s['threads'], 'thread')}; one first call each, so read them as magnitudes.",
         "code: generating and compiling C++ or Triton code, or loading it from the cache. hits: "
         "graphs found in a cache. memory: what the process holds more of after the call. Each "
         "process also pays for importing the compiler, which `first s` holds and the parts do not.",

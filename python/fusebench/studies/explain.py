@@ -156,6 +156,11 @@ def account(
         t - sum(r["calls"] * r[side] for r in good) for t, side in ((a, "a_ms"), (b, "b_ms"))
     ]
     predicted = max(a - saved, 1e-9)
+    lost = (
+        "more than in A: fusions lost at the ops' boundaries"
+        if between[1] > between[0]
+        else "no more than in A: nothing was lost at the ops' boundaries"
+    )
     return [
         {"item": item, "ms": ms, "what": what}
         for item, ms, what in (
@@ -165,7 +170,7 @@ def account(
             ("B, measured", b, f"{a / b:.2f} times faster than A"),
             ("unaccounted", b - predicted, "B took more (+) or less (-) than predicted"),
             ("between sites, A", between[0], "what the sites alone do not add up to"),
-            ("between sites, B", between[1], "more than in A: fusions lost at the ops' boundaries"),
+            ("between sites, B", between[1], lost),
             ("dispatch, A", dispatch[0], "entering handwritten ops, on empty inputs"),
             ("dispatch, B", dispatch[1], "the same; it is part of the sites' times as well"),
         )

@@ -22,7 +22,7 @@ from fusebench.inspect.variant import Inspected, inspected
 from fusebench.model import GPTConfig
 from fusebench.ops import checks
 from fusebench.report.results import Results
-from fusebench.report.table import Column, field, fixed, percent, render, size
+from fusebench.report.table import Column, field, fixed, percent, plural, render, size
 from fusebench.studies import options
 from fusebench.studies.arguments import Numbers, without
 from fusebench.variant import Variant
@@ -276,10 +276,6 @@ def side_by_side(first: Inspected, second: Inspected, width: int) -> str:
     return render(rows, [columns], [note], width=width)
 
 
-def plural(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def paragraph(text: str, width: int) -> str:
     return textwrap.fill(text, width, subsequent_indent="  ")
 
@@ -294,8 +290,8 @@ def _about(workload: Workload) -> str:
     s = workload.settings()
     return (
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
-        f"{s['threads']} threads. in, out: bytes over all calls as Inductor counts them; time: "
-        "share of the profiled time, a lead and not a measurement."
+        f"{plural(s['threads'], 'thread')}. in, out: bytes over all calls as Inductor counts them; "
+        "time: share of the profiled time, a lead and not a measurement."
     )
 
 
