@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fusebench import GPT, GPTConfig, implementation, ops
+from fusebench import GPT, GPTConfig, implementation, ops, prepare
 
 x = torch.randn(2, 3, 8)
 w = torch.randn(12, 8)
@@ -23,6 +23,13 @@ CALLS = {
     "linear: integer": (lambda: ops.linear(ids, w), ["x has dtype torch.int64", "floating-point"]),
     "linear: not a tensor": (lambda: ops.linear([1.0], w), ["x has dtype list", "floating-point"]),
     "linear: device": (lambda: ops.linear(x, w.to("meta")), ["weight is on meta", "cpu like x"]),
+    "linear: eps": (
+        lambda: ops.linear(x, w, norm="rmsnorm", eps=-1e-5), ["eps is -1e-05", "at least 0"]),
+    "ffn: eps": (
+        lambda: ops.swiglu_ffn(x, w, down, norm="rmsnorm", eps=float("nan")), ["eps is nan"]),
+    "qkv: eps": (
+        lambda: ops.qkv_proj(x, w, num_heads=2, norm="rmsnorm", eps=float("inf")), ["eps is inf"]),
+    "config: eps": (lambda: GPTConfig(10, 8, 2, 1, norm_eps=-1.0), ["norm_eps is -1.0"]),
     "linear: norm": (lambda: ops.linear(x, w, norm="batchnorm"), ["batchnorm", "rmsnorm"]),
     "linear: norm_bias": (
         lambda: ops.linear(x, w, norm="rmsnorm", norm_bias=torch.ones(8)), ["norm_bias was given"]),
@@ -91,6 +98,11 @@ def test_one_clear_error(name):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_prepare_takes_a_gpt():
+    with pytest.raises(TypeError, match=r"model is a Linear, expected a fusebench\.GPT"):
+        prepare(torch.nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize("size", [(0, 3), (2, 0)])

@@ -94,7 +94,7 @@ WRONG = {
     naive_variance: "layernorm, mean x: error",
     changes_input: "changed its input x",
     returns_its_input: "changed its input residual",
-    transposed_memory: "strides are",
+    transposed_memory: "the output has strides",
     not_finite: "not finite",
     raises_for_empty: "no batch: raised RuntimeError: launch with an empty grid",
     reads_contiguous: "strided x: error",
@@ -141,6 +141,39 @@ def test_a_wrong_gradient_is_noticed(registered):
     (row,) = check("linear", registered(right, backward=backward)).rows
     assert row["gradients"] == row["fullgraph"] == row["dynamic"] == "fail"
     assert any(f.startswith("gradients") for f in row["failures"])
+
+
+def test_a_failure_names_the_case_the_tensor_and_the_value(registered):
+    def one_column(*args):
+        y = right(*args)
+        return y.index_fill(-1, torch.tensor(2), 7.0) if y.shape[-1] > 2 else y
+
+    def backward(grads, args, saved, needs):
+        found = list(OP.backward(grads, args, needs))
+        found[1] = found[1] * 1.001
+        return tuple(found)
+
+    (row,) = check("linear", registered(one_column)).rows
+    assert row["failure"].startswith("layernorm, bias+norm_bias+norm_weight+residual: error")
+    assert "(the first at [0, 0, 2]: 7, expected " in row["failure"]
+    (row,) = check("linear", registered(right, backward=backward)).rows
+    assert any("gradient of weight: error" in f for f in row["failures"])
+
+
+def test_calls_of_other_lengths_count_for_the_worst_ratio(registered):
+    def imprecise_for_eleven(*args):
+        y = right(*args)
+        return y * (1 + 1e-3) if args[0].shape[1] == 11 else y
+
+    (row,) = check("linear", registered(imprecise_for_eleven)).rows
+    assert row["dynamic"] == "fail" and row["worst"] > 1
+
+
+def test_every_kind_of_differentiable_case_goes_through_opcheck(registered, monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.library, "opcheck", lambda op, args, **options: seen.append(args[4]))
+    check("linear", registered(right))
+    assert set(seen) == {"layernorm", "rmsnorm", None}
 
 
 def test_an_implementation_for_one_length_fails_dynamic_only(registered):

@@ -1,9 +1,13 @@
 """The command line: exit codes, errors in one line, files that stay whole."""
 
 import json
+import os
+import subprocess
 import sys
+import time
 
 import pytest
+import torch
 
 from fusebench import cli
 from fusebench.ops import registry
@@ -43,6 +47,9 @@ def run(capsys, *args):
         (["op", "sdap"], ["unknown op or site", "did you mean 'sdpa'"]),
         (["op", "sdpa", "cpp"], ["malformed", "CHOICE@MODE"]),
         (["diff", "/no/a.json", "/no/b.json"], ["not a file"]),
+        (["compare", "--json", "x", "--csv", "./x"], ["--csv", "as for --json", "of its own"]),
+        (["compare", "--csv", "-"], ["--csv", "only --json writes to the standard output"]),
+        (["check", "--with", "/tmp"], ["--with", "'/tmp', a folder", "a Python file"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, args, words):
@@ -136,6 +143,77 @@ def test_ctrl_c_keeps_what_was_finished_and_the_old_file(capsys, tmp_path, monke
     partial = json.loads((tmp_path / "out.json.partial").read_text())
     assert partial["interrupted"] and 12 <= len(partial["rows"][0]["samples_ms"]) < 20
     assert "out.json.partial" in err
+
+
+CHATTY = """
+import os, sys, torch, fusebench
+from fusebench import ops
+print("imported")
+calls = 0
+def right(*args):
+    y = ops.OPS["sdpa"].reference(*args)
+    return y.transpose(1, 2).contiguous().transpose(1, 2)
+@fusebench.implementation("sdpa", "chatty", device="cpu")
+def chatty(q, k, v, causal, scale):
+    print("called")
+    return right(q, k, v, causal, scale)
+@fusebench.implementation("sdpa", "leaves", device="cpu")
+def leaves(q, k, v, causal, scale):
+    global calls
+    calls += 1
+    if calls > int(os.environ["CALLS"]):
+        os._exit(0)
+    return right(q, k, v, causal, scale)
+"""
+
+
+@pytest.mark.usefixtures("_registered")
+def test_what_implementations_print_does_not_reach_the_standard_output(capsys, tmp_path):
+    file = tmp_path / "chatty_impl.py"
+    file.write_text(CHATTY)
+    code, out, err = run(
+        capsys, "compare", "sdpa=chatty@eager", *SMALL, "--with", str(file), "--json", "-"
+    )
+    assert code == 0, err
+    data = json.loads(out)
+    assert data["rows"][0]["verified"] and data["settings"]["with"][-1] == str(file)
+    assert "imported" in err and "called" in err and "median ms" in err
+    assert data["command"].startswith("fusebench compare sdpa=chatty@eager --seq 8 --rounds 5")
+    assert any("5 rounds give no verdict" in note for note in data["notes"])
+    assert any("no compiled reference in this comparison" in note for note in data["notes"])
+
+
+@pytest.mark.parametrize("calls, rows", [(3, 1), (10**9, 2)], ids=["at once", "never"])
+def test_a_process_that_is_ended_leaves_what_was_finished(tmp_path, calls, rows):
+    file, path = tmp_path / "leaving_impl.py", tmp_path / "out.json"
+    file.write_text(CHATTY)
+    found = subprocess.run(
+        [sys.executable, "-m", "fusebench.cli", "compare", "reference@eager", "sdpa=leaves@eager",
+         *SMALL, "--with", str(file), "--json", str(path)],
+        env={**os.environ, "CALLS": str(calls)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    partial = tmp_path / "out.json.partial"
+    assert path.exists() == (rows == 2) and partial.exists() == (rows == 1)
+    data = json.loads((path if rows == 2 else partial).read_text())
+    assert len(data["rows"]) == rows and data["rows"][0]["verified"]
+    if rows == 1:
+        assert data["interrupted"]
+        assert data["notes"] == ["unfinished: compiling and verifying sdpa=leaves@eager"]
+
+
+@pytest.mark.usefixtures("_registered")
+def test_what_an_imported_file_changes_is_put_back(capsys, tmp_path):
+    file = tmp_path / "changing_impl.py"
+    file.write_text(
+        "import time, torch\n"
+        "torch.set_default_dtype(torch.float64)\n"
+        "time.perf_counter = lambda: 0.0\n"
+    )
+    _, _, err = run(capsys, "info", "--with", str(file))
+    assert "the default dtype from torch.float32 to torch.float64" in err
+    assert "time.perf_counter was replaced" in err and "it was put back" in err
+    assert torch.get_default_dtype() == torch.float32 and time.perf_counter() > 0
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -76,6 +76,22 @@ def test_of_a_tuple_the_worst_counts(product):
     assert judge((reference, None), (truth, None), (reference, None)).ok
 
 
+def test_the_reason_says_which_value_of_which_tensor(product):
+    truth, reference = product
+    wrong = reference.clone()
+    wrong[3, 5], wrong[7, 2] = 99.0, float(reference[7, 2]) + 1
+    reason = judge((reference, wrong), (truth,) * 2, (reference,) * 2).reason
+    assert reason.startswith("output 2 of 2: error ")
+    assert f"at 2 of 256 values (the first at [3, 5]: 99, expected {truth[3, 5]:.6g})" in reason
+    names = ("out", "gradient of x")
+    reason = judge((reference, wrong), (truth,) * 2, (reference,) * 2, names).reason
+    assert reason.startswith("gradient of x: error")
+    wrong[1, 15] = float("nan")
+    assert "1 of 256 values are not finite (the first at [1, 15])" in judge(
+        wrong, truth, reference
+    ).reason  # fmt: skip
+
+
 def test_an_empty_result_passes():
     empty = torch.empty(0, 4)
     assert judge(empty, empty.double(), empty) == Verdict(True)

@@ -3,7 +3,7 @@
 import torch  # noqa: F401  first: the compiled module resolves libtorch's symbols in the process
 
 from fusebench import ops
-from fusebench.bench import timing as _timing  # noqa: F401  binds the clock before user code runs
+from fusebench.bench import guard as _guard  # noqa: F401  notes clock and judges before user code
 from fusebench.model import GPT, PRESETS, GPTConfig, prepare
 from fusebench.ops.registry import implementation
 from fusebench.variant import Mode, Plan, Variant

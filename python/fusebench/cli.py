@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import os
+import shlex
 import sys
 import traceback
 from typing import Any
@@ -75,7 +76,11 @@ def cli() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run a command: exit code 0, 1 for failed rows, 2 for bad input, 130 when interrupted."""
     try:
-        code = cli.main(args, prog_name="fusebench", standalone_mode=False)
+        words = sys.argv[1:] if args is None else args
+        code = cli.main(
+            list(words), prog_name="fusebench", standalone_mode=False,
+            obj=shlex.join(["fusebench", *words]),
+        )  # fmt: skip
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(0)

@@ -76,6 +76,17 @@ class Plan:
         return [registry.get(op, impl) for op, impl in used]
 
     @classmethod
+    def of(cls, choices: Mapping[str, str]) -> Plan:
+        """The plan with these choices, the rest reference, under its shortest name."""
+        plan = cls.parse(",".join(f"{s}={c}" for s, c in choices.items()) or "reference")
+        for choice in set(choices.values()):
+            left_out = [site for site in cls.parse(choice).sites if site not in choices]
+            other = cls.parse(",".join([choice, *(f"{site}=reference" for site in left_out)]))
+            if len(other.text) < len(plan.text) and all(plan[s] == other[s] for s in SITES):
+                plan = other
+        return plan
+
+    @classmethod
     def parse(cls, text: str) -> Plan:
         """Read PLAN; ValueError with the nearest valid name for a site, part or implementation.
 
@@ -119,8 +130,8 @@ def read_plan(path: str | Path) -> tuple[Plan, Mode]:
     sites = data.get("sites")
     if data.get("schema") != 1 or not isinstance(sites, dict):
         raise checks.refuse("plan", str(path), "is not a plan", "schema = 1 and a table [sites]")
-    used = [f"{site}={choice}" for site, choice in sites.items() if choice != "reference"]
-    return Plan.parse(",".join(used) or "reference"), Mode.parse(str(data.get("mode", "eager")))
+    used = {site: str(choice) for site, choice in sites.items() if choice != "reference"}
+    return Plan.of(used), Mode.parse(str(data.get("mode", "eager")))
 
 
 def _choice(site: str, text: str) -> Choice:

@@ -1,6 +1,9 @@
 """The harness tests itself: every known way to look fast is caught, or made harmless."""
 
 import hashlib
+import itertools
+import subprocess
+import sys
 import threading
 import time
 
@@ -8,9 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fusebench.bench import timing
+from fusebench.bench import guard, statistics, timing, verify
+from fusebench.bench import measure as measure_module
 from fusebench.bench.contestant import Contestant
 from fusebench.bench.measure import Task, measure
+from fusebench.bench.settings import Settings
 
 ROWS, WIDTH = 16, 64
 
@@ -277,6 +282,111 @@ def test_patches_the_timer(problem, module, name):
         assert getattr(module, name) is original
     finally:
         setattr(module, name, original)
+
+
+def test_the_clock_is_python_s_own_whoever_was_there_first():
+    """A time.perf_counter that was replaced before fusebench was imported times nothing here."""
+    code = (
+        "import time, types\n"
+        "time.perf_counter = lambda: 0.0\n"
+        "from fusebench.bench import timing\n"
+        "assert isinstance(timing.now, types.BuiltinFunctionType)\n"
+        "assert 0 < timing.now() < timing.now()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+JUDGES = [(torch, "equal"), (torch, "allclose"), (verify, "judge"), (statistics, "speedup"),
+          (guard, "complete"), (measure_module, "measure"), (torch.Tensor, "double")]  # fmt: skip
+
+
+@pytest.mark.parametrize("owner, name", JUDGES, ids=lambda x: getattr(x, "__name__", x))
+def test_patches_its_judge(problem, owner, name):
+    original = getattr(owner, name)
+
+    def cheat(x, w):
+        setattr(owner, name, lambda *args, **options: True)
+        return problem.right(x, w)
+
+    try:
+        failure = problem.race(cheat).failure
+        assert f"patched the verification: {owner.__name__}.{name} was replaced" in failure
+        assert getattr(owner, name) is original
+    finally:
+        setattr(owner, name, original)
+
+
+CHANGES = {
+    "the number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "the default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "the default device": lambda: torch.set_default_device("meta"),
+    "grad mode": lambda: torch.set_grad_enabled(True),
+    "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "the float32 matmul precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "flushing of denormals": lambda: torch.set_flush_denormal(True),
+    "autocast on cpu": lambda: torch.set_autocast_enabled("cpu", True),
+    "torch.backends.mkldnn.enabled": lambda: torch._C._set_mkldnn_enabled(False),
+    "flash SDPA": lambda: torch.backends.cuda.enable_flash_sdp(False),
+    "torch.backends.cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("patience", [0, 60], ids=["at once", "while timed"])
+def test_changes_a_setting_for_everyone(problem, what, patience):
+    if what == "flushing of denormals" and not torch.set_flush_denormal(False):
+        pytest.skip("this processor cannot flush denormals")
+    before = Settings().values
+    calls = itertools.count()
+
+    def cheat(x, w):
+        y = problem.right(x, w)
+        if next(calls) >= patience:
+            CHANGES[what]()
+        return y
+
+    m = problem.race(cheat, rounds=20)
+    caught(m, f"changed torch's settings for everyone: {what} from ")
+    assert Settings().values == before
+
+
+def test_recognises_the_verification_by_its_inputs(problem):
+    """The inputs of the verification are drawn as the timed ones are; hard ones are added."""
+    seen = []
+
+    def cheat(x, w):
+        seen.append((float(x.mean()), float(x.std())))
+        plain = abs(seen[-1][0]) < 0.2 and 0.9 < seen[-1][1] < 1.1
+        return problem.right(x, w) if plain else torch.zeros(ROWS, WIDTH)
+
+    caught(problem.race(cheat), "over the budget")
+    assert not any(mean == 0 or std == 0 for mean, std in seen)
+
+
+def test_remembers_its_result_by_pointer_and_version(problem):
+    known = {}
+
+    def cheat(x, w):
+        key = (x.data_ptr(), x._version)
+        if key not in known:
+            known[key] = problem.right(x, w)
+        return known[key].clone()
+
+    buffer = torch.empty(ROWS, WIDTH)
+    original = problem.task.inputs
+    # The allocator's habit: the same memory again, in a new tensor of version 0.
+    object.__setattr__(
+        problem.task, "inputs", lambda i: (torch.from_numpy(buffer.copy_(original(i)[0]).numpy()),)
+    )
+    entrants = [("cheat", lambda: problem.contestant("cheat", cheat))]
+    caught(measure(problem.task, entrants, rounds=6)["cheat"], "over the budget")
+
+
+def test_computes_in_float16_inside(problem):
+    def cheat(x, w):
+        return F.silu(F.linear(x.half(), w.half())).float()
+
+    caught(problem.race(cheat), "over the budget")
 
 
 def test_faster_than_the_machine():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fusebench.bench.workload import Workload
+from fusebench.cli import main
 from fusebench.inspect import no_gpu
 from fusebench.inspect.target import inspected_for
 from fusebench.model import GPTConfig
+from fusebench.studies import inspect as study
 from fusebench.variant import Variant
 
 CONFIG = GPTConfig(
@@ -64,3 +66,22 @@ def test_indexing_by_operators():
         assert torch.equal(no_gpu._getitem(x, index), x[index])
     with pytest.raises(NotImplementedError):
         no_gpu._getitem(x, x > 3)
+
+
+def test_it_says_what_it_is_doing(monkeypatch):
+    monkeypatch.setattr(no_gpu, "TESTED", ())
+    stages = []
+    with pytest.raises(RuntimeError, match="--target sm_90"):
+        study.inspect(
+            "reference@default", target="sm_90", progress=lambda stage, done: stages.append(stage)
+        )
+    assert stages == ["compiling reference@default for sm_90"]
+
+
+def test_another_torch_gets_one_line_that_names_the_versions(monkeypatch, capsys):
+    monkeypatch.setattr(no_gpu, "TESTED", ((9, 8), (9, 9)))
+    with pytest.raises(SystemExit) as end:
+        main(["inspect", "reference@default", "--target", "sm_90", "--quiet"])
+    out, err = capsys.readouterr()
+    assert end.value.code == 2 and out == "" and err.count("\n") == 1
+    assert "only known for torch 9.8, 9.9; this is torch" in err

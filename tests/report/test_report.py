@@ -309,6 +309,19 @@ def test_the_command_that_made_it(results, line):
     assert page.command(results) == line
 
 
+def test_the_command_line_that_was_typed_goes_before_any_other():
+    results = examples.compare()
+    results.command = "fusebench compare --plan best.toml"
+    assert page.command(results) == "fusebench compare --plan best.toml"
+
+
+def test_a_command_has_what_was_imported_and_what_was_forbidden():
+    settings = {"impl": "cpp", "widths": True, "prepare": False, "with": ["/a.py", "/b.py"]}
+    line = "fusebench ablate --no-prepare --impl cpp --widths --with /a.py --with /b.py"
+    assert page.command(Results("ablate", [], {}, settings)) == line
+    assert "prepare" not in page.command(Results("ablate", [], {}, {"prepare": True}))
+
+
 def test_a_command_is_quoted_for_the_shell():
     assert page.command(examples.compare(bad="a;rm -rf ~@default")).count("'a;rm -rf ~@default'")
 

@@ -33,6 +33,12 @@ def test_a_wide_table_shortens_names_only():
     assert "…" in lines[2] and "[0.90, 1.10]" in lines[2]
 
 
+def test_the_widest_name_is_shortened_first():
+    columns = (field("site", left=True), field("why", left=True))
+    text = table.render([{"site": "swiglu_ffn", "why": "because " * 20}], [columns], width=60)
+    assert "swiglu_ffn  because" in text and "…" in text
+
+
 def test_a_failure_is_told_once_and_wrapped():
     failed = {"variant": "bad", "failure": "some reason " * 20, "ms": None}
     other = (field("variant", left=True), field("ms"))

@@ -12,7 +12,7 @@ from fusebench.ops import registry
 from fusebench.studies import ablate as study
 from fusebench.studies import choose as choosing
 from fusebench.studies import compare
-from fusebench.variant import Mode, Plan, read_plan
+from fusebench.variant import Mode, Plan, read_plan, tomllib
 
 TINY = GPTConfig(vocab_size=64, n_embed=32, num_heads=2, num_layers=1, max_seq_len=32)
 MODE = Mode()
@@ -143,17 +143,46 @@ def test_choose_writes_a_plan_that_compare_and_the_model_read(tmp_path):
     results = choosing.choose(mode="eager", config=TINY, model="tiny", seq=8, rounds=5, output=path)
     variants = [r for r in results.rows if "variant" in r]
     chosen = next(r for r in variants if r["plan"] == results.settings["plan"])
-    # At least as fast as every plan of the same study, the single ones among them.
+    # At least as fast as the best single plan of the race that decided.
+    singles = [r["median_ms"] for r in variants if r["plan"] in registry.names("sdpa")]
     assert {"reference", "cpp"} <= {r["plan"] for r in variants}
-    assert chosen["median_ms"] == min(r["median_ms"] for r in variants)
+    assert chosen["median_ms"] <= min(singles)
+    assert all(len(r["samples_ms"]) == 2 * 5 for r in variants)
     plan, mode = read_plan(path)
     assert str(mode) == "eager"
+    data = tomllib.loads(path.read_text())
+    assert data["confirmed"] == {k: v for k, v in results.settings["confirmed"].items()}
+    assert data["confirmed"]["best_single"] in {r["variant"] for r in variants}
     assert all(plan[s] == Plan.parse(chosen["plan"])[s] for s in choosing.sites.FORWARD)
     assert GPT(TINY, plan=str(path)).plan["sdpa"] == plan["sdpa"]
+    assert str(plan) == chosen["plan"]  # its shortest name, as the study calls it
     results = compare.compare(
         ["reference@eager"], plans=[path], config=TINY, model="tiny", seq=8, rounds=5
     )
     assert len(results.rows) in (1, 2) and not results.failed
+
+
+@pytest.mark.parametrize(
+    "mixed, single, chosen, words",
+    [
+        (8.0, 10.0, "sdpa=cpp@eager", "confirmed 1.25"),
+        (9.98, 10.0, "cpp@eager", "not surely faster"),  # a tie goes to the simpler plan
+        (12.0, 10.0, "cpp@eager", "not surely faster"),
+        (None, 10.0, "cpp@eager", "no other to confirm"),  # the mixed plan failed
+        (8.0, None, "sdpa=cpp@eager", "confirmed"),  # cpp everywhere failed
+    ],
+)
+def test_a_mixed_plan_is_chosen_only_where_it_beats_the_best_single_one(
+    mixed, single, chosen, words
+):
+    race = race_of({name(): 12.5, "cpp@eager": single or 1, name("sdpa"): mixed or 1})
+    for m, given in zip(race.measurements[1:], (single, mixed)):
+        if given is None:
+            m.fail("wrong")
+    best, facts = choosing.confirm(name("sdpa"), (name(), "cpp@eager"), race)
+    assert best.name == chosen and words in facts["why"]
+    timed = {m.name: m.median for m in race.timed}
+    assert timed[chosen] <= min(t for n, t in timed.items() if n != name("sdpa"))
 
 
 def test_pick_takes_only_what_is_surely_faster():
@@ -163,6 +192,8 @@ def test_pick_takes_only_what_is_surely_faster():
     picked, reasons = choosing.pick(variants, race, study.plan_variant({}, MODE))
     assert picked == {"sdpa": "cpp"}
     assert [r["choice"] for r in reasons] == ["cpp", "reference"]
+    assert reasons[0]["why"].startswith("faster: cpp 1.1")
+    assert reasons[1]["why"].startswith("no difference: cpp 1.0")
 
 
 @pytest.mark.parametrize(

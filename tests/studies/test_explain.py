@@ -28,6 +28,8 @@ def test_the_account_adds_up():
     assert found["unaccounted"] == pytest.approx(0.5)
     assert found["between sites, A"] == pytest.approx(10 - 6)
     assert found["between sites, B"] == pytest.approx(8 - 3.5)
+    what = {row["item"]: row["what"] for row in study.account(sites, whole, (0.0, 0.1))}
+    assert what["between sites, B"].startswith("more than in A")  # 4.5 against 4
     # What is not accounted for is exactly what the time between the sites grew by.
     grew = found["between sites, B"] - found["between sites, A"]
     assert found["unaccounted"] == pytest.approx(grew)

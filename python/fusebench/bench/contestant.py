@@ -79,6 +79,7 @@ class Contestant:
     call: one set of input tensors -> outputs. weights: the tensors it must not change, and
     `pristine` what they hold. reuses_output: the next call may overwrite the output of this one
     (CUDA graphs). prepared: it keeps packed copies of weights. module: what is called, or None.
+    plain: the same call, never compiled, where handwritten ops can be looked at; or None.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Contestant:
     reuses_output: bool = False
     prepared: bool = False
     module: nn.Module | None = None
+    plain: Callable[..., Any] | None = None
     compilations: Compilations = field(default_factory=Compilations)
     patches: Mapping[str, Any] = field(default_factory=dict)
 
@@ -166,7 +168,8 @@ def from_module(
     pristine: what its state_dict holds. forward: the method; module.forward where None.
     pick: takes the measured outputs out of what it returns.
     """
-    run, patches = compiled(forward or module.forward, mode)
+    method = forward or module.forward
+    run, patches = compiled(method, mode)
     on_gpu = any(weight.is_cuda for weight in pristine.values())
     graphs = on_gpu and mode.name in ("reduce-overhead", "max-autotune")
 
@@ -178,7 +181,7 @@ def from_module(
     packed = any(getattr(m, "packed", None) is not None for m in module.modules())
     return Contestant(
         name, call, dict(module.state_dict()), pristine, reuses_output=graphs, prepared=packed,
-        module=module, patches=patches,
+        module=module, plain=lambda *inputs: pick(method(*inputs)), patches=patches,
     )  # fmt: skip
 
 

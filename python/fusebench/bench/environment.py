@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fusebench.bench.statistics import median, p95
+from fusebench.bench.timing import now
 
 NOISY = 0.15  # a metronome whose p95 is this far above its median was disturbed
 BUSY = 0.10  # as much of the processors taken by others is a warning
@@ -119,15 +120,15 @@ class Noise:
 
     def __post_init__(self) -> None:
         self._start = _processor_seconds()
-        self._begun = time.perf_counter()
+        self._begun = now()
 
     def tick(self, round_index: int) -> None:
         """Beat once a round."""
         if round_index < len(self.ticks):
             return
-        start = time.perf_counter()
+        start = now()
         hashlib.sha256(self._work).digest()
-        self.ticks.append(time.perf_counter() - start)
+        self.ticks.append(now() - start)
 
     def report(self) -> dict[str, Any]:
         """spread: p95 / median - 1 of the metronome. drift: its last third against its first.
@@ -161,12 +162,12 @@ class Noise:
         return result
 
     def _others(self) -> float | None:
-        now = _processor_seconds()
-        if now is None or self._start is None:
+        then = _processor_seconds()
+        if then is None or self._start is None:
             return None
-        elapsed = time.perf_counter() - self._begun
-        mine = now[1] - self._start[1]
-        busy = now[0] - self._start[0]
+        elapsed = now() - self._begun
+        mine = then[1] - self._start[1]
+        busy = then[0] - self._start[0]
         if elapsed < 1:  # the system counts in hundredths of a second
             return None
         return max(0.0, (busy - mine) / (elapsed * (os.cpu_count() or 1)))

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusebench.bench import timing
+from fusebench.bench import statistics, timing, verify
+from fusebench.bench.settings import Settings
+from fusebench.ops import contract
+from fusebench.ops.contract import same
 
-# The functions a clock rests on, as they were when the package was imported.
+# What the clock and the verdicts rest on, as it was when the package was imported.
 _TIMERS = [
-    (module, name, getattr(module, name))
-    for module, name in (
-        (time, "perf_counter"),
-        (time, "perf_counter_ns"),
-        (time, "monotonic"),
-        (time, "time"),
-        (timing, "now"),
-        (torch.cuda, "synchronize"),
-        (torch.cuda, "Event"),
-        (torch.cuda.Event, "record"),
-        (torch.cuda.Event, "elapsed_time"),
-    )
+    (time, "perf_counter"), (time, "perf_counter_ns"), (time, "monotonic"), (time, "time"),
+    (timing, "now"), (torch.cuda, "synchronize"), (torch.cuda, "Event"),
+    (torch.cuda.Event, "record"), (torch.cuda.Event, "elapsed_time"),
+]  # fmt: skip
+_JUDGES = [
+    (torch, "equal"), (torch, "allclose"), (torch.testing, "assert_close"), (torch, "isfinite"),
+    (Tensor, "equal"), (Tensor, "allclose"), (Tensor, "double"), (Tensor, "clone"),
+    (Tensor, "abs"), (Tensor, "isfinite"), (Tensor, "fill_"), (Tensor, "untyped_storage"),
+]  # fmt: skip
+_ORIGINALS: list[tuple[str, Any, str, Any]] = [
+    (what, owner, name, getattr(owner, name))
+    for what, owned in (("timer", _TIMERS), ("verification", _JUDGES))
+    for owner, name in owned
 ]
 _LATE_S = 0.02  # how long an output is watched for writes that come after the call returned
 
 
 class Cheat(Exception):
     """A contestant broke a rule; the message is the reason shown in its row."""
+
+
+def reason(error: BaseException) -> str:
+    """What was raised, in one line."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def tensors(outputs: Any) -> tuple[Any, ...]:
@@ -40,14 +52,37 @@ def tensors(outputs: Any) -> tuple[Any, ...]:
     return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
 
 
-def untouched() -> None:
-    """Raise Cheat where a function that the clock rests on was replaced; puts it back."""
-    replaced = [(m, n, f) for m, n, f in _TIMERS if getattr(m, n) is not f]
-    for module, name, original in replaced:
-        setattr(module, name, original)
-    if replaced:
-        names = ", ".join(f"{m.__name__}.{n}" for m, n, _ in replaced)
-        raise Cheat(f"patched the timer: {names} was replaced")
+def protect(*modules: str) -> None:
+    """Note the functions of these modules as they are now; `Rules` says when one is replaced."""
+    for module in map(sys.modules.__getitem__, modules):
+        for name, value in vars(module).items():
+            if isinstance(value, types.FunctionType) and value.__module__ == module.__name__:
+                _ORIGINALS.append(("verification", module, name, value))
+
+
+class Rules:
+    """What no contestant may change: torch's settings as they are now, the clock, the judges."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+
+    def put_back(self) -> list[str]:
+        """Put everything back; in words, what had been changed."""
+        replaced = [entry for entry in _ORIGINALS if getattr(entry[1], entry[2]) is not entry[3]]
+        for _, owner, name, original in replaced:
+            setattr(owner, name, original)
+        found = [
+            f"patched the {what}: {owner.__name__}.{name} was replaced"
+            for what, owner, name, _ in replaced
+        ]
+        if changed := self.settings.put_back():
+            found.append(f"changed torch's settings for everyone: {', '.join(changed)}")
+        return found
+
+    def kept(self) -> None:
+        """Raise Cheat where something had been changed; everything is put back then."""
+        if found := self.put_back():
+            raise Cheat(f"{'; '.join(found)} (it was put back)")
 
 
 def plain(outputs: Any, inputs: tuple) -> None:
@@ -89,12 +124,6 @@ def complete(outputs: Any) -> tuple[Tensor, ...]:
     return now
 
 
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same bits (NaN equals itself)."""
-    first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
-    return a.shape == b.shape and torch.equal(first, second)
-
-
 def poison(outputs: Any) -> None:
     """Overwrite outputs with NaN before their memory is freed.
 
@@ -125,3 +154,6 @@ def distinct(call: Callable[..., Any], first: tuple, second: tuple) -> None:
         raise Cheat(
             "a second call returned or changed the output of the first, expected new memory"
         )
+
+
+protect(*(m.__name__ for m in (statistics, timing, verify, contract)), __name__)

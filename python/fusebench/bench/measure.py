@@ -11,16 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusebench.bench import guard, memory, statistics, timing, verify
+from fusebench.bench import guard, memory, statistics, timing, verify, watch
 from fusebench.bench.contestant import Contestant, snapshot
 from fusebench.bench.environment import Noise
+from fusebench.bench.keep import EVERY_S, Progress, keep
 
 PROBES = 3  # input sets verified before timing
 AUDITS = 4  # rounds, besides the last, whose timed outputs are verified after the race
 LIMIT_SLACK = 1.05  # how far the limit, a measurement too, may be exceeded before it is noted
-MIN_ROUNDS = 5  # rounds that an interrupted race needs for a result
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -122,6 +120,11 @@ class Race:
     def __getitem__(self, name: str) -> Measurement:
         return next(m for m in self.measurements if m.name == name)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """What is known so far of those that were verified or failed."""
+        done = (m for m in self.measurements if m.verified or m.failure)
+        return [{"variant": m.name, **m.row()} for m in done]
+
     @property
     def timed(self) -> list[Measurement]:
         return [m for m in self.measurements if m.timed]
@@ -143,15 +146,19 @@ def measure(
 
     entrants: a name and a function that builds the contestant (what it raises becomes the
     reason of its failure; the others go on). untimed: why a contestant is verified only, or None.
-    Ctrl-C ends the race early; what was finished is in the result.
+    Ctrl-C ends the race early; what was finished is in the result. A progress that keeps rows
+    gets them on the way, so that they outlive a contestant that ends the process.
     """
     entrants = list(entrants)
     result = Race([Measurement(name) for name, _ in entrants])
-    timer, answers, noise = timing.clock(task.device), _Answers(task, seed), Noise()
+    timer, noise = timing.clock(task.device), Noise()
+    with torch.no_grad():  # as contestants are called; grad mode is a setting, too
+        answers = _Answers(task, seed)
     try:
         for index, (m, (name, build)) in enumerate(zip(result.measurements, entrants)):
             progress(f"compiling and verifying {name}", index / len(entrants))
-            _attempt(m, lambda m=m, build=build: _enter(m, build, answers))
+            keep(progress, id(result), result.rows())
+            _attempt(m, answers, lambda m=m, build=build: _enter(m, build, answers))
         racing = {}
         for m in result.measurements:
             if m.verified and (reason := untimed(m.name)):
@@ -161,7 +168,7 @@ def measure(
         fastest = float("inf")
         for index, m in enumerate(list(racing.values())):
             progress(f"warming up {m.name}", index / len(racing))
-            warm = _attempt(m, lambda m=m: _warm_up(m, timer, answers))
+            warm = _attempt(m, answers, lambda m=m: _warm_up(m, timer, answers))
             if warm is None:
                 del racing[m.name]
             else:
@@ -170,7 +177,7 @@ def measure(
         if racing:
             calls = timing.calls_per_turn(fastest)
             with torch.no_grad():
-                _race(racing, timer, answers, rounds, seed, calls, noise, progress)
+                _race(result, racing, timer, answers, rounds, seed, calls, noise, progress)
     except KeyboardInterrupt:
         result.interrupted = True
         _cut_short(result)
@@ -183,7 +190,7 @@ def _cut_short(race: Race) -> None:
     running = [len(m.samples) for m in race.measurements if m.samples and not m.failure]
     whole = min(running, default=0)
     for m in race.measurements:
-        del m.samples[whole if whole >= MIN_ROUNDS else 0 :]
+        del m.samples[whole if whole >= statistics.MIN_SAMPLES else 0 :]
         if not m.verified and m.failure is None:
             m.failure = "interrupted before it was verified"
 
@@ -193,10 +200,12 @@ class _Answers:
 
     Input set number n of a run is always the same one, and never used twice by accident:
     `new` counts on. The last few answers are kept, because contestants share probes and audits.
+    rules: what must stay as it is meanwhile.
     """
 
     def __init__(self, task: Task, seed: int) -> None:
         self.task, self.base, self.count = task, (seed + 1) << 24, 0
+        self.rules = guard.Rules()
         self._known: dict[int, tuple[tuple, tuple]] = {}
 
     def new(self) -> int:
@@ -233,33 +242,38 @@ class _Answers:
             guard.unchanged("inputs", {f"input {i}": t for i, t in enumerate(inputs)}, before)
 
 
-def _attempt(m: Measurement, body: Callable[[], Any]) -> Any:
+def _attempt(m: Measurement, answers: _Answers, body: Callable[[], Any]) -> Any:
     """Run a step for one contestant; what it raises becomes its failure, with the reason."""
     try:
         with torch.no_grad():
-            return body()
+            found = body()
+            answers.rules.kept()
+            return found
     except guard.Cheat as cheat:
         m.fail(str(cheat))
     except (Exception, SystemExit) as error:
-        m.fail(_reason(error), "".join(traceback.format_exception(error)))
+        m.fail(guard.reason(error), "".join(traceback.format_exception(error)))
+    with torch.no_grad():
+        if found := answers.rules.put_back():  # the likelier reason
+            m.fail(f"{'; '.join(found)} (it was put back); {m.failure}", m.detail)
     return None
-
-
-def _reason(error: BaseException) -> str:
-    lines = (str(error).strip() or type(error).__name__).splitlines()
-    return f"{type(error).__name__}: {lines[0]}"
 
 
 def _enter(m: Measurement, build: Callable[[], Contestant], answers: _Answers) -> None:
     """Build it, make the first call, and verify it on inputs of several kinds."""
     m.contestant = c = build()
     first, second = answers.fresh(), answers.fresh()
-    with c.compiling():
-        start = timing.now()
-        c.call(*first)
-        timing.synchronize(answers.task.device)
-        m.first_call_s = timing.now() - start
-        c.call(*second)  # CUDA graphs record on the second call
+    try:
+        with c.compiling():
+            start = timing.now()
+            c.call(*first)
+            timing.synchronize(answers.task.device)
+            m.first_call_s = timing.now() - start
+            c.call(*second)  # CUDA graphs record on the second call
+    except (Exception, SystemExit):
+        watch.look(c, answers.fresh())  # names the op, where it is the fault of one
+        raise
+    m.warnings += watch.look(c, answers.fresh())
     probes = range(answers.base - PROBES, answers.base)
     for index in (*probes, *(~i for i in range(len(answers.task.hard)))):
         inputs = answers.inputs(index)
@@ -268,15 +282,26 @@ def _enter(m: Measurement, build: Callable[[], Contestant], answers: _Answers) -
         guard.plain(output, (*inputs, *c.weights.values()))
         copies = guard.complete(output)
         answers.unchanged([index], [inputs])
-        _judge(m, answers, index, copies)
+        try:
+            _judge(m, answers, index, copies)
+        except guard.Cheat as cheat:
+            _blame(c, answers.inputs(index), cheat)
+            raise
         guard.poison(output)
     if not c.reuses_output:
         guard.distinct(c.call, answers.fresh(), answers.fresh())
     guard.unchanged("weights", c.weights, c.pristine)
-    guard.untouched()
     inputs = answers.fresh()
     m.peak_bytes = memory.peak_of(lambda: c.call(*inputs), answers.task.device)
     m.verified = True
+
+
+def _blame(c: Contestant, inputs: tuple[Any, ...], cheat: guard.Cheat) -> None:
+    """Raise the same again with the op whose own result is wrong, where there is one."""
+    try:
+        watch.look(c, inputs, values=True)
+    except guard.Cheat as culprit:
+        raise guard.Cheat(f"{cheat}; {culprit}") from cheat
 
 
 def _judge(m: Measurement, answers: _Answers, index: int, copies: tuple[Tensor, ...]) -> None:
@@ -296,13 +321,12 @@ def _warm_up(m: Measurement, timer: timing.Clock, answers: _Answers) -> float:
     m.steady = warm.steady
     if not warm.steady:
         m.warnings.append("did not become steady while warming up")
-    guard.untouched()
     return statistics.median(warm.seconds[-timing.STEADY_WINDOW :])
 
 
 def _race(
-    racing: dict[str, Measurement], timer: timing.Clock, answers: _Answers, rounds: int, seed: int,
-    calls: int, noise: Noise, progress: Progress,
+    result: Race, racing: dict[str, Measurement], timer: timing.Clock, answers: _Answers,
+    rounds: int, seed: int, calls: int, noise: Noise, progress: Progress,
 ) -> None:  # fmt: skip
     """Time everyone, and verify a secret sample of what the timed calls gave."""
     audited = {rounds - 1, *SystemRandom().sample(range(rounds), min(AUDITS, rounds))}
@@ -319,15 +343,20 @@ def _race(
         del calls_of[m.name]
         batch[:] = [answers.inputs(n) for n in numbers]
 
-    before = snapshot()
+    before, round_now, kept_at = snapshot(), 0, timing.now()
     for index, name, batch, turn in timing.race(
         timer, calls_of, batches, rounds=rounds, seed=seed
     ):  # fmt: skip
+        if index != round_now and timing.now() - kept_at > EVERY_S:  # between two rounds
+            keep(progress, id(result), result.rows())
+            kept_at = timing.now()
+        round_now = index
         m = racing[name]
         assert m.contestant is not None
         before = m.contestant.compilations.add_since(before)
         if isinstance(turn, BaseException):
-            m.fail(f"{_reason(turn)} (in round {index + 1})")
+            m.fail(f"{guard.reason(turn)} (in round {index + 1})")
+            answers.rules.put_back()
             leave(m)
             continue
         m.calls_per_sample = calls
@@ -335,7 +364,7 @@ def _race(
         if turn.host_seconds is not None:
             m.host_samples.append(turn.host_seconds)
         try:
-            guard.untouched()
+            answers.rules.kept()
             guard.plain(turn.last, (*batch[-1], *m.contestant.weights.values()))
             if index in audited:
                 copies = guard.complete(turn.last)
@@ -352,13 +381,17 @@ def _race(
         progress("timing", (index + 1) / rounds)
     for number, m, copies in sorted(audits, key=lambda audit: audit[0]):
         if not m.failure:
-            _attempt(m, lambda m=m, n=number, c=copies: _judge(m, answers, n, c))
+            _attempt(m, answers, lambda m=m, n=number, c=copies: _judge(m, answers, n, c))
             if m.failure:
                 m.fail(f"{m.failure}, in a timed call; it passed before timing")
     for m in racing.values():
         if not m.failure and m.contestant:
             c = m.contestant
-            _attempt(m, lambda c=c: guard.unchanged("weights", c.weights, c.pristine))
+            _attempt(m, answers, lambda c=c: watch.look(c, answers.fresh()))
+            if m.failure:
+                m.fail(f"{m.failure} (after timing; it passed before)")
+                continue
+            _attempt(m, answers, lambda c=c: guard.unchanged("weights", c.weights, c.pristine))
             if task_limit := answers.task.limit:
                 _flag(m, answers.task.flops, task_limit)
 
@@ -370,3 +403,6 @@ def _flag(m: Measurement, flops: float | None, limit: float) -> None:
             f"faster than the machine's limit: {flops / m.median / 1e9:.0f} GFLOP/s, "
             f"of {limit / 1e9:.0f} measured by `fusebench machine`"
         )
+
+
+guard.protect(watch.__name__, __name__)

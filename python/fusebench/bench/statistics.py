@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,18 +12,26 @@ CONFIDENCE = 0.95
 # Two builds of one variant differ by up to about this much through memory placement alone, and
 # enough rounds would make any difference "significant". Below it nothing is claimed.
 MARGIN = 0.01
+# The whole range of n samples holds the median with probability 1 - 2 / 2^n: 95% from six on.
+MIN_SAMPLES = 6
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its 95% bootstrap interval."""
+    """An estimate and its 95% bootstrap interval. samples: how many it rests on, if known."""
 
     value: float
     low: float
     high: float
+    samples: int | None = None
 
     def verdict(self, margin: float = MARGIN) -> str:
-        """For a speed-up: "faster", "slower", or "no difference" where neither is sure."""
+        """For a speed-up: "faster", "slower", or "no difference" where neither is sure.
+
+        "too few rounds" where there are fewer samples than an interval of a median needs.
+        """
+        if self.samples is not None and self.samples < MIN_SAMPLES:
+            return "too few rounds"
         if self.low > 1 + margin:
             return "faster"
         if self.high < 1 / (1 + margin):
@@ -31,7 +39,7 @@ class Interval:
         return "no difference"
 
     def as_dict(self) -> dict[str, float]:
-        return asdict(self)
+        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 def median(samples: Sequence[float]) -> float:
@@ -90,7 +98,8 @@ def unpaired_speedup(
     first, second = (
         np.median(random.choice(np.asarray(s), (resamples, len(s))), axis=1) for s in (over, of)
     )
-    return _percentiles(np.median(over) / np.median(of), first / second)
+    fewest = min(len(of), len(over))
+    return _percentiles(np.median(over) / np.median(of), first / second, fewest)
 
 
 def _medians(samples: Sequence[float], pick: np.ndarray) -> np.ndarray:
@@ -104,10 +113,10 @@ def _interval(statistic, first, second, seed: int, resamples: int) -> Interval:
         )
     rounds = len(first)
     pick = np.random.default_rng(seed).integers(0, rounds, (resamples, rounds))
-    return _percentiles(float(statistic(np.arange(rounds))), statistic(pick))
+    return _percentiles(float(statistic(np.arange(rounds))), statistic(pick), rounds)
 
 
-def _percentiles(value: float, resampled: np.ndarray) -> Interval:
+def _percentiles(value: float, resampled: np.ndarray, samples: int) -> Interval:
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(resampled, (tail, 100 - tail))
-    return Interval(float(value), float(low), float(high))
+    return Interval(float(value), float(low), float(high), samples)

@@ -8,7 +8,7 @@ budget comes from the data of the call; nobody chose a tolerance.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,16 +51,23 @@ def oracle(function: Callable[..., Any], args: Sequence[Any]) -> Any:
         return function(*to_float64(tuple(args)))
 
 
-def judge(result: Any, truth: Any, reference: Any) -> Verdict:
+def judge(result: Any, truth: Any, reference: Any, names: Sequence[str] | None = None) -> Verdict:
     """Compare a result with the oracle's, given the reference composition's in the same dtype.
 
     Tensors, or tuples of tensors and None of the same structure; of a tuple, the worst
-    verdict counts. Shape, dtype and kind of the result must be the reference's.
+    verdict counts, and its reason says which tensor it is, by number or by name.
+    Shape, dtype and kind of the result must be the reference's.
     """
     if isinstance(truth, (tuple, list)):
         if not isinstance(result, (tuple, list)) or len(result) != len(truth):
             return Verdict(False, reason=f"returned {_kind(result)}, expected {len(truth)} tensors")
         verdicts = [judge(*each) for each in zip(result, truth, reference)]
+        if len(verdicts) > 1:
+            names = names or [f"output {i + 1} of {len(verdicts)}" for i in range(len(verdicts))]
+            verdicts = [
+                replace(v, reason=v.reason and f"{name}: {v.reason}")
+                for v, name in zip(verdicts, names)
+            ]
         return max(verdicts, key=lambda v: (not v.ok, v.ratio), default=Verdict(True))
     if truth is None or result is None:
         same = truth is None and result is None
@@ -82,8 +89,9 @@ def _judge_values(result: Tensor, truth: Tensor, reference: Tensor, dtype: torch
         return Verdict(True)
     finite = truth.isfinite() & reference.isfinite()
     if not result[finite].isfinite().all():
-        bad = int((~result[finite].isfinite()).sum())
-        return Verdict(False, float("inf"), 0.0, f"{bad} of {truth.numel()} values are not finite")
+        bad = finite & ~result.isfinite()
+        reason = f"{int(bad.sum())} of {truth.numel()} values are not finite ({_first(bad)})"
+        return Verdict(False, float("inf"), 0.0, reason)
     if not finite.any():
         return Verdict(True)
     error = (result - truth)[finite].abs()
@@ -94,9 +102,22 @@ def _judge_values(result: Tensor, truth: Tensor, reference: Tensor, dtype: torch
     relative = float(error[worst]) / scale, float(budget[worst]) / scale
     if error[worst] <= budget[worst]:
         return Verdict(True, *relative)
+    wrong = torch.zeros_like(finite)
+    wrong[finite] = error > budget
     return Verdict(
-        False, *relative, f"error {relative[0]:.2e} is over the budget of {relative[1]:.2e}"
-    )
+        False, *relative,
+        f"error {relative[0]:.2e} is over the budget of {relative[1]:.2e} at {int(wrong.sum())} of "
+        f"{truth.numel()} values ({_first(wrong, result, truth)})",
+    )  # fmt: skip
+
+
+def _first(wrong: Tensor, result: Tensor | None = None, truth: Tensor | None = None) -> str:
+    """Where the first of the wrong values is, row before column, and what it is."""
+    index = tuple(wrong.nonzero()[0].tolist())
+    where = f"the first at {list(index)}"
+    if result is None or truth is None:
+        return where
+    return f"{where}: {float(result[index]):.6g}, expected {float(truth[index]):.6g}"
 
 
 def _refused(what: str, got: object, wanted: object) -> Verdict:

@@ -23,7 +23,7 @@ from unittest import mock
 
 import torch
 
-from fusebench.ops import checks
+from fusebench.ops import checks, registry
 
 TESTED = ((2, 14),)  # minor versions of torch that the tests of this file have passed with
 
@@ -90,7 +90,7 @@ def generate(
         raise RuntimeError(f"--target {name}: {reason}")
     request = {
         "plan": plan, "model": model, "batch": batch, "seq": seq, "dtype": dtype, "target": name,
-        "files": [m.__file__ for n, m in sys.modules.items() if n.startswith("fusebench_with_")],
+        "files": registry.loaded_files(),
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         environment = {
@@ -119,7 +119,6 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     from fusebench.bench.workload import DTYPES
     from fusebench.inspect import capture
     from fusebench.model import GPT, GPTConfig
-    from fusebench.ops import registry
 
     registry.load_entry_points()
     for file in request["files"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 from fusebench.ops import checks
@@ -51,6 +52,10 @@ class GPTConfig:
         if self.kv_heads < 1 or self.num_heads % self.kv_heads:
             raise checks.refuse(
                 "GPTConfig", "num_kv_heads", f"is {self.kv_heads}", f"a divisor of {self.num_heads}"
+            )
+        if not 0 <= self.norm_eps < math.inf:
+            raise checks.refuse(
+                "GPTConfig", "norm_eps", f"is {self.norm_eps}", "a finite number of at least 0"
             )
         if self.positions not in POSITIONS:
             raise checks.unknown("positions", self.positions, POSITIONS, "GPTConfig")

@@ -249,8 +249,10 @@ def prepare(model: GPT) -> GPT:
     Every site whose implementation keeps weights in a layout of its own gets a packed copy beside
     the weight. It serves calls that need no gradient, and is dropped by `.train()`, `.to()` and
     `load_state_dict`. Weights changed in place afterwards are not seen until `prepare` is called
-    again.
+    again. Raises TypeError for another model.
     """
+    if not isinstance(model, GPT):
+        raise TypeError(f"prepare: model is a {type(model).__name__}, expected a fusebench.GPT")
     model.eval()
     for block in cast("list[Block]", model.blocks):
         _pack(model.plan, "qkv_proj", "weight", block.qkv_proj)

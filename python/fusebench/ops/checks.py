@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 import torch
@@ -62,8 +63,11 @@ def norm(
     norm: str | None,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
+    eps: float,
 ) -> None:
     """Check the arguments of a fused norm over the last dimension of `x`."""
+    if not 0 <= eps < math.inf:
+        raise refuse(op, "eps", f"is {eps}", "a finite number of at least 0")
     if norm not in NORMS:
         raise refuse(op, "norm", f"is {norm!r}", "None, 'layernorm' or 'rmsnorm'")
     if norm is None and weight is not None:

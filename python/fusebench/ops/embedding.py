@@ -83,6 +83,7 @@ OP = add_op(
         fake,
         backward,
         check,
+        autocast=False,
     )
 )
 

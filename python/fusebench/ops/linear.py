@@ -46,7 +46,7 @@ def check(x, weight, bias, residual, norm, norm_weight, norm_bias, eps) -> None:
     checks.shape("linear", "weight", weight, "N", x.shape[-1])
     checks.shape("linear", "bias", bias, weight.shape[0])
     checks.shape("linear", "residual", residual, *x.shape[:-1], weight.shape[0])
-    checks.norm("linear", x, norm, norm_weight, norm_bias)
+    checks.norm("linear", x, norm, norm_weight, norm_bias, eps)
     checks.like("linear", x, "x", weight=weight, bias=bias, residual=residual)
 
 

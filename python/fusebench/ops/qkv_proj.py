@@ -77,7 +77,7 @@ def check(
             f"a multiple of Hq + 2 Hkv = {heads}",
         )
     checks.shape("qkv_proj", "bias", bias, weight.shape[0])
-    checks.norm("qkv_proj", x, norm, norm_weight, norm_bias)
+    checks.norm("qkv_proj", x, norm, norm_weight, norm_bias, eps)
     checks.like("qkv_proj", x, "x", weight=weight, bias=bias)
     if (cos is None) != (sin is None):
         raise checks.refuse("qkv_proj", "cos and sin", "were given one without the other", "both")

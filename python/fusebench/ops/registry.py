@@ -35,7 +35,8 @@ class Op:
         PyTorch; serves every implementation that has no backward of its own.
     check: raises ValueError for arguments that no implementation may be given.
     packable: the weights that an implementation may keep in a layout of its own for inference.
-    constants: floating-point tensors that have no gradient.
+    constants: floating-point tensors that have no gradient, and keep their dtype.
+    autocast: whether torch.autocast lowers the dtype of its inputs.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Op:
     check: Callable[..., None]
     packable: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
+    autocast: bool = True
     arguments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,7 @@ class Implementation:
     timed: False where it only runs to be checked (an interpreter, a simulator).
     pack: (weight name, weight) -> the weight in this implementation's own layout, or None.
     packed_call: like `call`, with the packed weights behind the other arguments.
+    function: the Python function behind `call`, or None where there is none.
     """
 
     op: str
@@ -80,6 +83,7 @@ class Implementation:
     timed: bool = True
     pack: Callable[[str, Tensor], Tensor] | None = None
     packed_call: Callable[..., Outputs] | None = None
+    function: Callable[..., Outputs] | None = None
     autograd: type[torch.autograd.Function] | None = None
 
 
@@ -188,6 +192,10 @@ def _autograd_function(op, call, saving, backward) -> type[torch.autograd.Functi
 
 def call(op: Op, impl: str, args: Sequence[Any], packed: Sequence[Tensor | None] = ()) -> Outputs:
     """Check the arguments and run an op through the implementation `impl`."""
+    if torch._C._is_any_autocast_enabled() and op.autocast and isinstance(args[0], Tensor):
+        device = args[0].device.type
+        if torch.is_autocast_enabled(device):
+            return _autocast(op, impl, args, packed, device)
     op.check(*args)
     if impl == "reference":
         return op.reference(*args)
@@ -209,6 +217,35 @@ def call(op: Op, impl: str, args: Sequence[Any], packed: Sequence[Tensor | None]
             raise checks.refuse(f"{op.name} ({impl})", "packed", "was given", "None: it packs none")
         return chosen.packed_call(*args, *packed)
     return chosen.call(*args)
+
+
+def _autocast(
+    op: Op, impl: str, args: Sequence[Any], packed: Sequence[Tensor | None], device: str
+) -> Outputs:
+    """Run an op under torch.autocast: on inputs cast to its dtype, as nn.functional's ops are.
+
+    A residual of another dtype is added behind the op, where the result promotes as it does in the
+    reference composition (which autocast reaches by itself). Weights that were packed in another
+    dtype are of no use then.
+    """
+    dtype = torch.get_autocast_dtype(device)
+    lowered = list(args)
+    for i, (name, a) in enumerate(zip(op.arguments, args)):
+        # What autocast takes: floating-point tensors, but for float64.
+        if isinstance(a, Tensor) and a.dtype in DTYPES and name not in op.constants:
+            lowered[i] = a.to(dtype)
+    same = all(a.dtype == b.dtype for a, b in zip(args, lowered) if isinstance(a, Tensor))
+    op.check(*lowered)
+    if impl == "reference":
+        return op.reference(*args)
+    residual = None
+    if "residual" in op.arguments:
+        at = op.arguments.index("residual")
+        if args[at] is not None and args[at].dtype != lowered[at].dtype:
+            residual, lowered[at] = args[at], None
+    with torch.autocast(device, enabled=False):
+        y = call(op, impl, lowered, packed if same else ())
+    return y if residual is None else y + residual
 
 
 def _distinct(args: Sequence[Any]) -> list[Any]:
@@ -276,7 +313,7 @@ def implementation(
         register(
             Implementation(
                 op, name, torch_op, devices, tuple(dtypes), supports=supports,
-                unavailable=unavailable, source=_source_of(function),
+                unavailable=unavailable, source=_source_of(function), function=function,
             ),
             saving=saving, backward=backward,
         )  # fmt: skip
@@ -309,9 +346,11 @@ def _source_of(function: Callable[..., Any]) -> str:
 def load_file(path: str | Path) -> None:
     """Import a Python file that registers implementations (`--with FILE.py`)."""
     path = Path(path).resolve()
+    if path.is_dir():
+        raise checks.refuse("--with", "FILE", f"is {str(path)!r}, a folder", "a Python file")
     if not path.is_file():
         raise FileNotFoundError(f"--with: no file {path}")
-    name = f"fusebench_with_{path.stem}"
+    name = f"{_WITH}{path.stem}"
     if getattr(sys.modules.get(name), "__file__", None) == str(path):
         return
     spec = importlib.util.spec_from_file_location(name, path)
@@ -320,6 +359,11 @@ def load_file(path: str | Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+
+
+def loaded_files() -> list[str]:
+    """The files that `load_file` imported, for a process that is to import the same."""
+    return [str(m.__file__) for n, m in sys.modules.items() if n.startswith(_WITH)]
 
 
 def load_entry_points() -> None:
@@ -331,3 +375,4 @@ def load_entry_points() -> None:
 
 
 _LOADED: set[str] = set()
+_WITH = "fusebench_with_"  # the modules of such files are called so

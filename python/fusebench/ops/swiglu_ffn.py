@@ -70,7 +70,7 @@ def check(
     checks.shape("swiglu_ffn", "b_gate_up", b_gate_up, 2 * hidden)
     checks.shape("swiglu_ffn", "b_down", b_down, x.shape[-1])
     checks.shape("swiglu_ffn", "residual", residual, *x.shape)
-    checks.norm("swiglu_ffn", x, norm, norm_weight, norm_bias)
+    checks.norm("swiglu_ffn", x, norm, norm_weight, norm_bias, eps)
     checks.like(
         "swiglu_ffn", x, "x", w_gate_up=w_gate_up, w_down=w_down, b_gate_up=b_gate_up,
         b_down=b_down, residual=residual,

@@ -23,13 +23,8 @@ ARGUMENTS = {
     "bindings": ("op",), "check": ("op",), "shapes": ("variants",), "compile-cost": ("variants",),
 }  # fmt: skip
 OPTIONS = {"sites": "at", "policies": "policy"}  # settings whose option has another name
-REPEATED = {"policies", "shape"}  # settings whose option is given once for each value
-PASSING = {"time", "load", "noise"}  # facts that differ from run to run on one machine
-OUTCOMES = {
-    "skipped",
-    "plan",
-    "crossovers",
-}  # settings that say what happened, not what was asked for
+REPEATED = {"policies", "shape", "with"}  # settings whose option is given once for each value
+OUTCOMES = {"skipped", "plan", "confirmed", "crossovers"}  # what happened, not what was asked
 PASSING = {"time", "load", "noise"}  # facts that differ from run to run on one machine
 
 
@@ -129,7 +124,9 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def command(results: Results) -> str:
-    """The command line that asks for these results."""
+    """The command line that asked for these results, or one that would where none did."""
+    if results.command is not None:
+        return results.command
     settings = {
         name: value
         for name, value in results.settings.items()
@@ -143,6 +140,9 @@ def command(results: Results) -> str:
         words += dict.fromkeys(str(r["contestant"]) for r in results.rows if r.get("contestant"))
     if results.study == "inspect" and len(words) > 3:
         words[3:] = ["--beside", *words[3:]]
+    if results.settings.get("prepare") is False:
+        words.append("--no-prepare")
+    settings.pop("prepare", None)
     for name, value in settings.items():
         option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
         if name in REPEATED:

@@ -1,17 +1,32 @@
-"""Progress of a study: a bar with time left on a terminal, a line per stage elsewhere."""
+"""Progress of a study: a bar with time left on a terminal, a line per stage elsewhere.
+
+It also keeps the rows that are finished in a file, in case the process does not live to the end.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Hashable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from fusebench.report.results import Results
+
 
 class Progress:
-    """Call it with a stage and how much of it is done, 0 to 1; use it as a context manager."""
+    """Call it with a stage and how much of it is done, 0 to 1; use it as a context manager.
 
-    def __init__(self, stream: TextIO = sys.stderr, quiet: bool = False) -> None:
+    partial: where finished rows are kept until the study ends; so: what else the file says.
+    """
+
+    def __init__(
+        self, stream: TextIO = sys.stderr, quiet: bool = False, *, partial: Path | None = None,
+        so: Results | None = None,
+    ) -> None:  # fmt: skip
         self.stream, self.quiet = stream, quiet
+        self.partial, self.so = partial, so
+        self._parts: dict[Hashable, list[dict[str, Any]]] = {}
         self.stage = ""
         self._bar: Any = None
         self._task: Any = None
@@ -37,6 +52,20 @@ class Progress:
     ) -> None:  # fmt: skip
         if self._bar is not None:
             self._bar.stop()
+
+    def keep(self, part: Hashable, rows: list[dict[str, Any]]) -> None:
+        """Write the rows of every part so far, and what is being done now."""
+        if self.partial is None or self.so is None:
+            return
+        self._parts[part] = rows
+        self.so.rows = [row for rows in self._parts.values() for row in rows]
+        self.so.notes = [f"unfinished: {self.stage}"]
+        self.so.to_json(self.partial)
+
+    def finished(self) -> None:
+        """The study ended, and its results are elsewhere: the kept rows can go."""
+        if self.partial is not None and self._parts:
+            self.partial.unlink(missing_ok=True)
 
     def __call__(self, stage: str, done: float) -> None:
         if self._bar is not None:

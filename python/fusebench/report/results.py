@@ -27,6 +27,7 @@ class Results:
     settings: what was asked for. tables: the sets of columns shown, one below the other.
     notes: lines below the tables.
     interrupted: the study was ended early, and only finished rows have figures.
+    command: the command line that asked for it; None where it was called from Python.
     """
 
     study: str
@@ -36,6 +37,7 @@ class Results:
     tables: Sequence[Sequence[Column]] = ()
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    command: str | None = None
 
     @property
     def failed(self) -> list[dict[str, Any]]:
@@ -49,6 +51,7 @@ class Results:
         return {
             "schema": SCHEMA,
             "study": self.study,
+            "command": self.command,
             "settings": self.settings,
             "environment": self.environment,
             "interrupted": self.interrupted,
@@ -99,7 +102,7 @@ def load(path: str | Path) -> Results:
     version = data.get("schema") if isinstance(data, dict) else None
     if version != SCHEMA or not isinstance(data.get("rows"), list):
         raise checks.refuse("results", f"schema of {path}", f"is {version!r}", f"{SCHEMA}")
-    names = ("rows", "environment", "settings", "notes", "interrupted")
+    names = ("rows", "environment", "settings", "notes", "interrupted", "command")
     return Results(data.get("study", "?"), **{n: data[n] for n in names if n in data})
 
 

@@ -61,6 +61,10 @@ def size(value: float) -> str:
     return f"{value:.1f} GiB"
 
 
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def percent(value: float) -> str:
     return f"{100 * value:.0f}%"
 
@@ -106,9 +110,9 @@ def _table(rows: Sequence[Row], columns: Sequence[Column], width: int, color: bo
     ]
     gap = 2
     surplus = sum(widths) + gap * (len(widths) - 1) - width
-    for i, column in enumerate(columns):
-        if column.left and surplus > 0:
-            cut = min(surplus, widths[i] - max(8, len(column.heading)))
+    for i in sorted(range(len(columns)), key=lambda i: -widths[i]):  # the widest gives first
+        if columns[i].left and surplus > 0:
+            cut = min(surplus, widths[i] - max(8, len(columns[i].heading)))
             widths[i] -= max(cut, 0)
             surplus -= max(cut, 0)
 

@@ -113,7 +113,7 @@ def ablate(
     rows = [effect_row(effect, race) for effect in effects]
     settings = {
         **workload.settings(), "impl": impl, "design": design, "sites": chosen, "mode": mode,
-        "rounds": rounds, "seed": seed,
+        "widths": widths, "rounds": rounds, "seed": seed, "prepare": prepare, **options.loaded(),
     }  # fmt: skip
     lines = [
         f"{impl} at each site against reference@{mode}"
@@ -153,15 +153,7 @@ def factors(impl: str, at: Sequence[str], workload: Workload) -> list[str]:
 
 def plan_variant(choices: Mapping[str, str], mode: Mode) -> Variant:
     """The variant with these choices, the rest reference, under its shortest name."""
-    text = ",".join(f"{site}={choice}" for site, choice in choices.items()) or "reference"
-    plan = Plan.parse(text)
-    for choice in set(choices.values()):
-        everywhere = Plan.parse(choice)
-        left_out = [site for site in everywhere.sites if site not in choices]
-        other = Plan.parse(",".join([choice, *(f"{site}=reference" for site in left_out)]))
-        if len(other.text) < len(plan.text) and all(plan[s] == other[s] for s in SITES):
-            plan = other
-    return Variant(plan, mode)
+    return Variant(Plan.of(choices), mode)
 
 
 def one_in(impl: str, chosen: Sequence[str], mode: Mode) -> Iterator[Effect]:
@@ -225,13 +217,14 @@ def effect_row(effect: Effect, race: Race) -> dict[str, Any]:
     row["contribution"] = found.as_dict()
     verdict = found.verdict()
     if effect.kind == "interaction":
-        words = {"faster": "help each other", "slower": "in each other's way"}
-        row["verdict"] = words.get(verdict, "independent")
+        words = {"faster": "help each other", "slower": "in each other's way",
+                 "no difference": "no sure interaction"}  # fmt: skip
+        row["verdict"] = words.get(verdict, verdict)
     elif effect.kind == "width":
         words = {"faster": "keep inside", "slower": "leave outside"}
         row["verdict"] = words.get(verdict, verdict)
     else:
-        row["verdict"] = ADVICE[verdict]
+        row["verdict"] = ADVICE.get(verdict, verdict)
     if effect.of and effect.over:
         row["saved_ms"] = (timed[effect.over].median - timed[effect.of].median) * 1e3
     return row

@@ -43,7 +43,7 @@ COLUMNS: Sequence[Column] = (
     field("compiled_us", "compiled us", significant),
     field("graphs", "graphs"),
     field("graph_breaks", "breaks"),
-    field("recompiles", "recompiles"),
+    field("recompiles", "recomp"),
     field("median_ms", "model ms", significant),
     field("speedup_vs_raw", "x raw", interval),
     field("speedup_vs_reference", "x Inductor alone", interval),
@@ -122,7 +122,8 @@ def bindings(
     )
     lines += notes(race, workload)
     settings = {
-        **workload.settings(), "op": op, "impl": kernel.name, "rounds": rounds, "seed": seed
+        **workload.settings(), "op": op, "impl": kernel.name, "rounds": rounds, "seed": seed,
+        **options.loaded(),
     }  # fmt: skip
     return Results(
         "bindings", rows, {**environment.environment(), "noise": race.noise}, settings, (COLUMNS,),

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fusebench.bench import environment, verify
+from fusebench.bench.keep import keep
 from fusebench.bench.workload import DEVICES, DTYPES
-from fusebench.ops import checks, registry
+from fusebench.ops import checks, contract, registry
 from fusebench.ops.registry import Implementation, Op
 from fusebench.report.results import Results
 from fusebench.report.table import field, fixed
@@ -110,14 +111,23 @@ def check(
         raise checks.refuse(
             "check", "the selection", "is empty", "an op, impl and dtype that exist"
         )
-    rows, interrupted = [], False
+    rows: list[dict[str, Any]] = []
+    interrupted = False
     try:
         for index, (implementation, each) in enumerate(todo):
             progress(f"checking {implementation.op} {implementation.name}", index / len(todo))
+            keep(progress, "check", rows)
             rows.append(_check(implementation, each, device or _device(implementation)).as_dict())
     except KeyboardInterrupt:
         interrupted = True
-    settings = {"op": op, "impl": impl, "device": device, "dtype": dtype, "skipped": skipped}
+    settings = {
+        "op": op,
+        "impl": impl,
+        "device": device,
+        "dtype": dtype,
+        "skipped": skipped,
+        **options.loaded(),
+    }
     return Results(
         "check", rows, environment.environment(), settings, (COLUMNS,), _notes(rows, skipped),
         interrupted,
@@ -193,11 +203,11 @@ def _check(implementation: Implementation, dtype: torch.dtype, device: str) -> R
     if implementation.name != "reference":
         row.opcheck = _all(
             _guarded(row, f"opcheck, {c.name}", partial(_opcheck, implementation, c.make()))
-            for c in differentiable[:2]
+            for c in differentiable
         )
     first = differentiable[0]
     row.fullgraph = _all([_guarded(row, "fullgraph=True", partial(_traced, row, op, run, first))])
-    row.dynamic = _all([_guarded(row, "dynamic=True", partial(_dynamic, op, run, first))])
+    row.dynamic = _all([_guarded(row, "dynamic=True", partial(_dynamic, row, op, run, first))])
     return row
 
 
@@ -222,22 +232,26 @@ def _guarded(row: Row, name: str, body: Callable[[], str | None]) -> bool:
 
 
 def _values(row: Row, op: Op, implementation: Implementation, args) -> str | None:
-    before = [a.detach().clone() if isinstance(a, Tensor) else a for a in args]
+    before = contract.snapshot(op, args)
     with torch.no_grad():
-        result = registry.call(op, implementation.name, args)
+        try:
+            result = registry.call(op, implementation.name, args)
+        except RuntimeError:  # the dispatcher's own error for a wrong kind of output says little
+            direct = contract.function(implementation.call)(*args)
+            if wrong := _wrong_kind(op, implementation, args, direct):
+                return wrong
+            raise
         truth, reference = verify.oracle(op.reference, args), op.reference(*args)
-    for argument, old, new in zip(op.arguments, before, args):
-        if isinstance(old, Tensor) and not torch.equal(old, new):
-            return f"it changed its input {argument}"
+    if argument := contract.changed(op, args, before):
+        return f"it changed its input {argument}"
+    if wrong := _wrong_kind(op, implementation, args, result):
+        return wrong
     verdict = verify.judge(result, truth, reference)
     row.worst = max(row.worst, verdict.ratio)
     if not verdict.ok:
         return verdict.reason
-    if implementation.name == "reference":
+    if implementation.pack is None or implementation.packed_call is None:
         return None
-    wrong = _layout(op, args, result)
-    if wrong or implementation.pack is None or implementation.packed_call is None:
-        return wrong
     weights = dict(zip(op.arguments, args))
     packed = [implementation.pack(w, weights[w]) for w in op.packable]
     verdict = verify.judge(implementation.packed_call(*args, *packed), truth, reference)
@@ -245,18 +259,15 @@ def _values(row: Row, op: Op, implementation: Implementation, args) -> str | Non
     return None if verdict.ok else f"with packed weights: {verdict.reason}"
 
 
-def _layout(op: Op, args, result) -> str | None:
-    """Whether strides are the fake's, which is what compiled code relies on."""
-    fakes = op.fake(*(a.to("meta") if isinstance(a, Tensor) else a for a in args))
-    pairs = zip(_tuple(fakes), _tuple(result))
-    for fake, real in pairs:
-        if real.numel() and _strides(fake) != _strides(real):
-            return f"strides are {real.stride()}, expected {fake.stride()}"
+def _wrong_kind(op: Op, implementation: Implementation, args, result: Any) -> str | None:
+    """Why the outputs are not of the kind that the op's fake promises, or None."""
+    if implementation.name == "reference":  # its layouts are PyTorch's
+        return None
+    try:
+        contract.outputs(op, implementation.name, args, result)
+    except ValueError as error:
+        return str(error)
     return None
-
-
-def _strides(x: Tensor) -> tuple[int, ...]:
-    return tuple(stride for size, stride in zip(x.shape, x.stride()) if size != 1)
 
 
 def _tuple(value: Any) -> tuple:
@@ -297,7 +308,14 @@ def _gradients(
     result = _backward(op, function, args)
     truth = _backward(op, op.reference, args, double=True)
     reference = _backward(op, op.reference, args)
-    verdict = verify.judge(result, truth, reference)
+    names = [f"output {i + 1}" for i in range(len(result))]
+    wanted = [
+        name
+        for name, a in zip(op.arguments, args)
+        if isinstance(a, Tensor) and a.is_floating_point() and name not in op.constants
+    ]
+    names[len(result) - len(wanted) :] = [f"gradient of {name}" for name in wanted]
+    verdict = verify.judge(result, truth, reference, names)
     row.worst = max(row.worst, verdict.ratio)
     return None if verdict.ok else verdict.reason
 
@@ -317,17 +335,16 @@ def _traced(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | None
     return _gradients(row, op, compiled, case)
 
 
-def _dynamic(op: Op, run: Callable[..., Any], case: Case) -> str | None:
+def _dynamic(row: Row, op: Op, run: Callable[..., Any], case: Case) -> str | None:
     """One graph must serve two lengths, forward and backward."""
     torch._dynamo.reset()
-    throwaway = Row("", "", "", "", "")
     compiled = torch.compile(run, fullgraph=True, dynamic=True, backend=BACKEND)
     with torch.compiler.set_stance("default"):
-        wrong = _gradients(throwaway, op, compiled, case, length=11)
+        wrong = _gradients(row, op, compiled, case, length=11)
     if wrong:
         return wrong
     with torch.compiler.set_stance("fail_on_recompile"):
-        return _gradients(throwaway, op, compiled, case, length=23)
+        return _gradients(row, op, compiled, case, length=23)
 
 
 @click.command("check")

@@ -24,11 +24,12 @@ from fusebench.studies.compare import rows as variant_rows
 from fusebench.variant import SITES, Mode, Variant
 
 ROUNDS = 40
+CONFIRMING = 2  # the race that decides has so many times the rounds of the one that searches
 
 CHOICES: Sequence[Column] = (
     field("site", left=True),
     field("choice", left=True),
-    field("why", left=True),
+    field("why", "alone, against the reference", left=True),
 )
 
 
@@ -51,9 +52,11 @@ def choose(
     """Find the fastest plan under one mode, and write it to `output` (TOML) where given.
 
     First every implementation is tried at every site by itself; each site takes the one that is
-    surely faster than the reference. Then that plan races, in one new race, the reference and
-    each implementation everywhere; the fastest of these is chosen, so that it is at least as fast
-    as the best single plan of the same race. The arguments are as for `compare`.
+    surely faster than the reference. That mixed plan is then confirmed in a new race of twice the
+    rounds against every single plan: the reference, and each implementation everywhere. It is
+    chosen where it is surely faster than the fastest of them; otherwise that single plan is, so
+    that the choice is never slower than the best single plan of the race that decided. The file
+    says what the race confirmed. The arguments are as for `compare`.
     """
     set_threads(threads)
     workload = Workload(model, batch, seq, dtype, device, None, seed, config)
@@ -68,33 +71,70 @@ def choose(
     finalists = {
         str(v): v for v in (reference, *(plan_variant(p, under) for p in everywhere.values()))
     }
+    singles = tuple(finalists)
     mixed = plan_variant(picked, under)
     finalists[str(mixed)] = mixed
     interrupted = first.interrupted
     final = Race([])
     if not interrupted:
         final = race_variants(
-            list(finalists.values()), workload, rounds=rounds, prepare=prepare, progress=progress
-        )
+            list(finalists.values()), workload, rounds=CONFIRMING * rounds, prepare=prepare,
+            progress=progress,
+        )  # fmt: skip
         interrupted = final.interrupted
-    best = min(final.timed, key=lambda m: m.median, default=None)
-    lines = notes(final, workload)
+    best, confirmed = confirm(str(mixed), singles, final)
+    lines = notes(final if final.measurements else first, workload)
     if best is None:
         lines.insert(0, "no plan was chosen")
     else:
-        lines.insert(0, f"chosen: {best.name}")
+        lines.insert(0, f"chosen: {best.name}: {confirmed['why']}")
         for row in rows:
             row["choice"] = finalists[best.name].plan[row["site"]].impl
         if output is not None and not interrupted:
-            write_file(output, toml(finalists[best.name], best, final, reference, workload))
+            text = toml(finalists[best.name], best, final, reference, workload, confirmed)
+            write_file(output, text)
             lines.append(f"written to {output}: fusebench compare --plan {output}")
-    settings = {**workload.settings(), "mode": mode, "rounds": rounds, "seed": seed}
+    settings: dict[str, Any] = {
+        **workload.settings(), "mode": mode, "rounds": rounds, "seed": seed, "prepare": prepare,
+        **options.loaded(),
+    }  # fmt: skip
     settings["plan"] = None if best is None else str(finalists[best.name].plan)
+    settings["confirmed"] = confirmed
     return Results(
         "choose", rows + (variant_rows(list(finalists.values()), final, workload) if best else []),
         {**environment.environment(), "noise": final.noise}, settings, (CHOICES, SPEED, FACTS),
         lines, interrupted,
     )  # fmt: skip
+
+
+def confirm(
+    mixed: str, singles: Sequence[str], race: Race
+) -> tuple[Measurement | None, dict[str, Any]]:
+    """The plan that the race decides for, and what it confirmed of it.
+
+    The fastest single plan, but for a mixed one that is surely faster. None where none was timed.
+    """
+    timed = {m.name: m for m in race.timed}
+    best = min((timed[s] for s in singles if s in timed), key=lambda m: m.median, default=None)
+    other = timed.get(mixed) if mixed not in singles else None
+    if best is None:
+        return other, {"why": "no single plan could be timed"} if other else {}
+    if other is None:
+        why = "the fastest single plan; there was no other to confirm"
+        return best, {"why": why, "best_single": best.name}
+    over = ratio(other, best)
+    assert over is not None
+    facts = {
+        "best_single": best.name, "mixed": mixed, "verdict": over.verdict(),
+        "mixed_over_single": [round(v, 3) for v in (over.value, over.low, over.high)],
+        "rounds": len(best.samples),
+    }  # fmt: skip
+    figures = f"{over.value:.2f} [{over.low:.2f}, {over.high:.2f}] times as fast"
+    if over.verdict() == "faster":
+        why = f"confirmed {figures} as the best single plan, {best.name}"
+        return other, {"why": why, **facts}
+    why = f"the fastest single plan; the mixed {mixed} was {figures}, which is not surely faster"
+    return best, {"why": why, **facts}
 
 
 def candidates(workload: Workload) -> list[tuple[str, str]]:
@@ -125,27 +165,32 @@ def pick(
     rows = []
     for site in dict.fromkeys(site for site, _ in tried):
         best: Measurement | None = None
-        reasons = []
+        reasons: dict[str, list[str]] = {}
         for (at, name), variant in tried.items():
             m = timed.get(str(variant))
             if at != site:
                 continue
             found = None if m is None else ratio(m, baseline)
             if m is None or found is None:
-                reasons.append(f"{name} failed")
+                reasons.setdefault("failed", []).append(name)
                 continue
-            reasons.append(f"{name} {found.value:.2f}x: {found.verdict()}")
+            reasons.setdefault(found.verdict(), []).append(f"{name} {found.value:.2f}x")
             if found.verdict() == "faster" and (best is None or m.median < best.median):
                 best, picked[site] = m, name
         rows.append(
-            {"site": site, "choice": picked.get(site, "reference"), "why": "; ".join(reasons)}
+            {
+                "site": site,
+                "choice": picked.get(site, "reference"),
+                "why": "; ".join(f"{v}: {', '.join(names)}" for v, names in reasons.items()),
+            }
         )
     return picked, rows
 
 
 def toml(
-    chosen: Variant, best: Measurement, race: Race, reference: Variant, workload: Workload
-) -> str:
+    chosen: Variant, best: Measurement, race: Race, reference: Variant, workload: Workload,
+    confirmed: dict[str, Any],
+) -> str:  # fmt: skip
     """The plan as a file, with what it was measured to be worth and where."""
     over = ratio(best, next((m for m in race.timed if m.name == str(reference)), None))
     facts = {
@@ -168,6 +213,10 @@ def toml(
         "# Measured on",
         "[measured]",
         *(f"{name} = {_value(value)}" for name, value in facts.items()),
+        "",
+        "# The race that decided: against the fastest plan with one implementation everywhere",
+        "[confirmed]",
+        *(f"{name} = {_value(value)}" for name, value in confirmed.items()),
     ]
     return "\n".join(lines) + "\n"
 

@@ -16,7 +16,16 @@ from fusebench.bench.workload import Workload, set_threads
 from fusebench.model import GPTConfig
 from fusebench.ops import checks
 from fusebench.report.results import Results
-from fusebench.report.table import Column, field, fixed, interval, scientific, significant, size
+from fusebench.report.table import (
+    Column,
+    field,
+    fixed,
+    interval,
+    plural,
+    scientific,
+    significant,
+    size,
+)
 from fusebench.studies import options
 from fusebench.variant import Variant, read_plan
 
@@ -86,11 +95,13 @@ def compare(
     chosen += [v for v in map(from_plan, plans) if str(v) not in map(str, chosen)]
     race = race_variants(chosen, workload, rounds=rounds, prepare=prepare, progress=progress)
     settings = {
-        **workload.settings(), "rounds": rounds, "seed": seed, "variants": [str(v) for v in chosen],
+        **workload.settings(), "rounds": rounds, "seed": seed, "prepare": prepare,
+        "variants": [str(v) for v in chosen], **options.loaded(),
     }  # fmt: skip
+    lines = [*notes(race, workload), *without_inductor(chosen, race)]
     return Results(
         "compare", rows(chosen, race, workload), {**environment.environment(), "noise": race.noise},
-        settings, (SPEED, FACTS), notes(race, workload), race.interrupted,
+        settings, (SPEED, FACTS), lines, race.interrupted,
     )  # fmt: skip
 
 
@@ -173,6 +184,15 @@ def best_inductor(variants: Sequence[Variant], race: Race) -> Measurement | None
     return min((m for m in race.timed if m.name in names), key=lambda m: m.median, default=None)
 
 
+def without_inductor(variants: Sequence[Variant], race: Race) -> list[str]:
+    """What to note where nothing stands for what Inductor does by itself."""
+    if best_inductor(variants, race) is not None:
+        return []
+    compiled = [str(v) for v in variants if v.inductor]
+    why = f"{', '.join(compiled)} was not timed" if compiled else "add reference@default"
+    return [f"no compiled reference in this comparison ({why}): it says nothing about Inductor"]
+
+
 def ratio(m: Measurement, baseline: Measurement | None) -> statistics.Interval | None:
     """How many times faster a measurement is than the baseline; None where one was not timed."""
     if baseline is None or not m.timed:
@@ -196,20 +216,31 @@ def notes(race: Race, workload: Workload) -> list[str]:
     s = workload.settings()
     lines = [
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
-        f"{s['threads']} threads; x: times faster, with its 95% interval; error: against float64"
+        f"{plural(s['threads'], 'thread')}; x: times faster, with its 95% interval; "
+        "error: against float64"
     ]
     prepared = [m.name for m in race.measurements if m.contestant and m.contestant.prepared]
     if prepared:
         lines.append(f"weights packed ahead of time, as freezing may: {', '.join(prepared)}")
     lines += [f"{m.name}: {m.flag}" for m in race.measurements if m.flag]
+    warned: dict[str, list[str]] = {}
     for m in race.measurements:
-        lines += [f"{m.name}: {w}" for w in m.warnings]
+        for warning in m.warnings:
+            warned.setdefault(warning, []).append(m.name)
+    lines += [f"{', '.join(names)}: {warning}" for warning, names in warned.items()]
+    for m in race.measurements:
         c = m.contestant and m.contestant.compilations
         if c and (c.graph_breaks or c.recompiles):
             lines.append(
-                f"{m.name}: {c.graphs} graphs, {c.graph_breaks} graph breaks, "
-                f"{c.recompiles} recompiles"
+                f"{m.name}: {plural(c.graphs, 'graph')}, {plural(c.graph_breaks, 'graph break')}, "
+                f"{plural(c.recompiles, 'recompile')}"
             )
+    rounds = max((len(m.samples) for m in race.timed), default=statistics.MIN_SAMPLES)
+    if rounds < statistics.MIN_SAMPLES:
+        lines.append(
+            f"warning: {rounds} rounds give no verdict: a 95% interval of a median needs "
+            f"{statistics.MIN_SAMPLES} at least"
+        )
     lines += [f"warning: {w}" for w in race.noise.get("warnings", ())]
     if race.interrupted:
         lines.append("interrupted: only finished rounds count, and timed outputs were not verified")

@@ -28,7 +28,7 @@ from fusebench.inspect import capture
 from fusebench.model import GPT, GPTConfig
 from fusebench.ops import checks, registry
 from fusebench.report.results import Results
-from fusebench.report.table import Column, field, fixed, size
+from fusebench.report.table import Column, field, fixed, plural, size
 from fusebench.studies import options
 from fusebench.studies.arguments import without
 from fusebench.studies.compare import parse
@@ -103,7 +103,7 @@ def compile_cost(
         interrupted = True
     settings = {
         **workload.settings(), "variants": [str(v) for v in chosen], "regional": regional,
-        "seed": seed,
+        "seed": seed, **options.loaded(),
     }  # fmt: skip
     return Results(
         "compile-cost", rows, environment.environment(), settings, (COLUMNS,), _notes(workload),
@@ -115,7 +115,7 @@ def _notes(workload: Workload) -> list[str]:
     s = workload.settings()
     return [
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
-        f"{s['threads']} threads; one first call each, so read them as magnitudes.",
+        f"{plural(s['threads'], 'thread')}; one first call each, so read them as magnitudes.",
         "code: generating and compiling C++ or Triton code, or loading it from the cache. hits: "
         "graphs found in a cache. memory: what the process holds more of after the call. Each "
         "process also pays for importing the compiler, which `first s` holds and the parts do not.",
@@ -130,7 +130,7 @@ def _first_call(
         "variant": str(variant), "regional": regional, "model": asdict(workload.config),
         "batch": workload.batch, "seq": workload.seq, "dtype": workload.dtype,
         "device": workload.device.type, "seed": workload.seed, "threads": torch.get_num_threads(),
-        "files": [m.__file__ for n, m in sys.modules.items() if n.startswith("fusebench_with_")],
+        "files": registry.loaded_files(),
     }  # fmt: skip
     caches = {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -144,8 +144,9 @@ def _first_call(
             [sys.executable, "-m", __name__, json.dumps(request), str(answer)],
             env={**os.environ, **caches}, capture_output=True, text=True,
         )  # fmt: skip
-        if child.returncode:
-            lines = child.stderr.strip().splitlines() or ["no reason given"]
+        if child.returncode or not answer.exists():
+            ended = f"the process ended with exit code {child.returncode} and no reason"
+            lines = child.stderr.strip().splitlines() or [ended]
             # PyTorch puts advice behind the error itself.
             last = [line for line in lines if "Error: " in line][-1:] or lines[-1:]
             return {"failure": last[0]}

@@ -108,7 +108,10 @@ def explain(
             for label, variant, m in zip("AB", (first, second), whole.measurements)
         ]
     rows += variant_rows((first, second), whole, workload)
-    settings = {**workload.settings(), "a": str(first), "b": str(second), "rounds": rounds}
+    settings = {
+        **workload.settings(), "a": str(first), "b": str(second), "rounds": rounds, "seed": seed,
+        "prepare": prepare, **options.loaded(),
+    }  # fmt: skip
     return Results(
         "explain", rows, {**environment.environment(), "noise": whole.noise}, settings,
         (SPEED, SITES, ACCOUNT, COMPILED), lines, interrupted,
@@ -153,6 +156,11 @@ def account(
         t - sum(r["calls"] * r[side] for r in good) for t, side in ((a, "a_ms"), (b, "b_ms"))
     ]
     predicted = max(a - saved, 1e-9)
+    lost = (
+        "more than in A: fusions lost at the ops' boundaries"
+        if between[1] > between[0]
+        else "no more than in A: nothing was lost at the ops' boundaries"
+    )
     return [
         {"item": item, "ms": ms, "what": what}
         for item, ms, what in (
@@ -162,7 +170,7 @@ def account(
             ("B, measured", b, f"{a / b:.2f} times faster than A"),
             ("unaccounted", b - predicted, "B took more (+) or less (-) than predicted"),
             ("between sites, A", between[0], "what the sites alone do not add up to"),
-            ("between sites, B", between[1], "more than in A: fusions lost at the ops' boundaries"),
+            ("between sites, B", between[1], lost),
             ("dispatch, A", dispatch[0], "entering handwritten ops, on empty inputs"),
             ("dispatch, B", dispatch[1], "the same; it is part of the sites' times as well"),
         )

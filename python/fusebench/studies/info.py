@@ -59,7 +59,7 @@ def text(facts: dict[str, Any]) -> str:
             state = i["unavailable"] or f"{', '.join(i['devices'])}; {', '.join(i['dtypes'])}"
             mark = "no " if i["unavailable"] else "yes"
             lines += textwrap.wrap(
-                f"  {i['impl']:<14} {mark}  {state}", 100, subsequent_indent=" " * 22
+                f"  {i['impl']:<15} {mark}  {state}", 100, subsequent_indent=" " * 23
             )
     return "\n".join(lines)
 

@@ -14,6 +14,7 @@ import click
 
 from fusebench.bench import environment
 from fusebench.bench.contestant import unavailable
+from fusebench.bench.keep import Progress
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.inspect import no_gpu, sites
 from fusebench.inspect.target import inspected_for
@@ -21,7 +22,7 @@ from fusebench.inspect.variant import Inspected, inspected
 from fusebench.model import GPTConfig
 from fusebench.ops import checks
 from fusebench.report.results import Results
-from fusebench.report.table import Column, field, fixed, percent, render, size
+from fusebench.report.table import Column, field, fixed, percent, plural, render, size
 from fusebench.studies import options
 from fusebench.studies.arguments import Numbers, without
 from fusebench.variant import Variant
@@ -91,6 +92,7 @@ def inspect(
     trace: str | Path | None = None,
     target: str | None = None,
     seed: int = 0,
+    progress: Progress = lambda stage, done: None,
 ) -> Inspection:
     """What torch.compile captured and generated for a variant, and where its time went.
 
@@ -111,22 +113,23 @@ def inspect(
         if lengths or trace:
             given = "--lengths" if lengths else "--trace"
             raise checks.refuse("inspect --target", given, "was given", "neither: nothing runs")
-        return _for_target(chosen, workload, target, dtype, code)
+        return _for_target(chosen, workload, target, dtype, code, progress)
     for one in chosen:
         if reason := unavailable(one, workload.device.type, workload.torch_dtype):
             raise checks.refuse("inspect", str(one), "cannot run here", f"another ({reason})")
-    looked = [
-        inspected(
-            v, workload, lengths=lengths, prepare=prepare,
-            trace=Path(trace) if trace and i == 0 else None,
-        )
-        for i, v in enumerate(chosen)
-    ]  # fmt: skip
+    looked = []
+    for i, v in enumerate(chosen):
+        progress(f"compiling and watching {v}", i / len(chosen))
+        chrome = Path(trace) if trace and i == 0 else None
+        looked.append(inspected(v, workload, lengths=lengths, prepare=prepare, trace=chrome))
     notes = [_about(workload), *_save(looked, code)]
     if trace is not None:
         notes.append(f"Chrome trace of {looked[0].variant} in {trace} (open it in Perfetto)")
     rows = [{"variant": str(one.variant), **row} for one in looked for row in one.rows]
-    settings = {**workload.settings(), "seed": seed, "variants": [str(v) for v in chosen]}
+    settings = {
+        **workload.settings(), "seed": seed, "variants": [str(v) for v in chosen],
+        "prepare": prepare, "lengths": list(lengths), **options.loaded(),
+    }  # fmt: skip
     return Inspection(
         "inspect", rows, environment.environment(), settings, (KERNELS,), notes, looked=looked
     )
@@ -134,16 +137,18 @@ def inspect(
 
 def _for_target(
     chosen: Sequence[Variant], workload: Workload, target: str, dtype: str,
-    code: str | Path | None,
+    code: str | Path | None, progress: Progress,
 ) -> Inspection:  # fmt: skip
     """The first variant for a GPU, and the handwritten kernels of both for the same GPU."""
     gpu = no_gpu.target(target)
+    progress(f"compiling {chosen[0]} for {target}", 0.0)
     looked = [inspected_for(chosen[0], workload, target)]
     used = [i for v in chosen for i in v.plan.implementations() if i.name in ("triton", "cuda")]
     handwritten = []
     if used:
         from fusebench.studies.resources import resources
 
+        progress(f"compiling handwritten kernels for {target}", 0.5)
         ops, names = ({i.op for i in used}, {i.name for i in used})
         found = resources(sorted(ops), (target,), sorted(names), dtype=dtype).rows
         wanted = {(i.op, i.name) for i in used}
@@ -271,10 +276,6 @@ def side_by_side(first: Inspected, second: Inspected, width: int) -> str:
     return render(rows, [columns], [note], width=width)
 
 
-def plural(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def paragraph(text: str, width: int) -> str:
     return textwrap.fill(text, width, subsequent_indent="  ")
 
@@ -289,8 +290,8 @@ def _about(workload: Workload) -> str:
     s = workload.settings()
     return (
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
-        f"{s['threads']} threads. in, out: bytes over all calls as Inductor counts them; time: "
-        "share of the profiled time, a lead and not a measurement."
+        f"{plural(s['threads'], 'thread')}. in, out: bytes over all calls as Inductor counts them; "
+        "time: share of the profiled time, a lead and not a measurement."
     )
 
 
@@ -316,8 +317,15 @@ def command(
     parquet: str | None, **settings: Any,
 ) -> int:  # fmt: skip
     """What the compiler did with a VARIANT: graphs, breaks, recompiles, kernels, time shares."""
-    results = options.run(
-        lambda progress: inspect(variant, prepare=not no_prepare, **options.given(**settings)),
-        quiet,
-    )
+    try:
+        results = options.run(
+            lambda progress: inspect(
+                variant, prepare=not no_prepare, progress=progress, **options.given(**settings)
+            ),
+            quiet,
+        )
+    except RuntimeError as error:
+        if settings["target"] is None:
+            raise
+        raise click.ClickException(str(error)) from error  # it says which torch has targets
     return options.leave(results, json=json, csv=csv, parquet=parquet)

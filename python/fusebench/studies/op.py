@@ -23,7 +23,14 @@ from fusebench.report.table import (
     significant,
 )
 from fusebench.studies import options
-from fusebench.studies.compare import as_dict, best_inductor, notes, ratio, verdict
+from fusebench.studies.compare import (
+    as_dict,
+    best_inductor,
+    notes,
+    ratio,
+    verdict,
+    without_inductor,
+)
 from fusebench.variant import SITES, Variant
 
 ROUNDS = 60
@@ -95,12 +102,14 @@ def op(
             progress=lambda stage, done, where=where: progress(f"{where}: {stage}", done),
         )  # fmt: skip
         rows += site_rows(site, chosen[site], race, workload)
-        lines += [line for line in notes(race, workload) if line not in lines]
+        said = [*notes(race, workload), *without_inductor(chosen[site], race)]
+        lines += [line for line in said if line not in lines]
         noise, interrupted = race.noise, race.interrupted
         if interrupted:
             break
     settings = {
-        **base.settings(), "op": name, "shape": list(shape), "rounds": rounds, "seed": seed
+        **base.settings(), "op": name, "shape": list(shape), "rounds": rounds, "seed": seed,
+        "prepare": prepare, **options.loaded(),
     }  # fmt: skip
     return Results(
         "op", rows, {**environment.environment(), "noise": noise}, settings, (SPEED, FACTS), lines,

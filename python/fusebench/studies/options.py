@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from fusebench.bench import environment, guard
 from fusebench.bench.workload import DEVICES, DTYPES
 from fusebench.model import PRESETS
 from fusebench.ops import checks, registry
@@ -36,14 +38,28 @@ class Name(click.ParamType):
 
 
 def _load(context: click.Context, param: click.Parameter, files: tuple[str, ...]) -> None:
+    rules = guard.Rules()
     for file in files:
-        registry.load_file(file)
+        with redirect_stdout(sys.stderr):
+            registry.load_file(file)
+        if changed := rules.put_back():
+            click.echo(f"--with {file}: {'; '.join(changed)} (it was put back)", err=True)
 
 
 def _writable(context: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """Refuse a file that cannot be written before the study runs, not after."""
     if path is None:
         return None
+    if path == "-" and param.name != "json":
+        raise checks.refuse(
+            f"--{param.name}", "FILE", "is '-'", "a file: only --json writes to the standard output"
+        )
+    for other in ("json", "csv", "parquet"):
+        taken = context.params.get(other)
+        if other != param.name and taken and Path(taken).resolve() == Path(path).resolve():
+            raise checks.refuse(
+                f"--{param.name}", "FILE", f"is {path!r}, as for --{other}", "a file of its own"
+            )
     if Path(path).is_dir() or not Path(path).resolve().parent.is_dir():
         raise checks.refuse(
             f"--{param.name}", "FILE", f"is {path!r}", "a file in a folder that exists"
@@ -59,6 +75,11 @@ def with_files(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def loaded() -> dict[str, list[str]]:
+    """What the settings of a study say of the files that were imported with --with."""
+    return {"with": files} if (files := registry.loaded_files()) else {}
+
+
 def outputs(command: F) -> F:
     """--json, --csv, --parquet and --quiet, for commands that measure."""
     for option in (
@@ -68,7 +89,10 @@ def outputs(command: F) -> F:
         ),
         click.option("--csv", metavar="FILE", callback=_writable, help="Write rows as CSV."),
         click.option(
-            "--json", metavar="FILE", callback=_writable, help="Write everything as JSON."
+            "--json",
+            metavar="FILE",
+            callback=_writable,
+            help="Write everything as JSON; - for the standard output.",
         ),
     ):
         command = option(command)
@@ -101,9 +125,22 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def run(study: Callable[[Callable[[str, float], None]], Results], quiet: bool) -> Results:
-    """Run a study under the progress display."""
-    with Progress(quiet=quiet) as progress:
-        return study(progress)
+    """Run a study under the progress display.
+
+    What implementations print goes where the progress goes: the standard output is the table's.
+    Finished rows are kept in FILE.partial on the way, for a process that does not live to the end.
+    """
+    context = click.get_current_context()
+    path = context.params.get("json")
+    partial = None if path in (None, "-") else Path(f"{path}.partial")
+    so = Results(context.info_name or "?", [], {}, interrupted=True, command=context.obj)
+    if partial is not None:
+        so.environment = environment.environment()
+    with redirect_stdout(sys.stderr), Progress(quiet=quiet, partial=partial, so=so) as progress:
+        results = study(progress)
+        results.command = context.obj
+        progress.finished()
+    return results
 
 
 def leave(
@@ -112,10 +149,16 @@ def leave(
 ) -> int:  # fmt: skip
     """Print the table, write the files, and return the exit code.
 
-    An interrupted study leaves files of an earlier one as they are, and writes what it finished
+    json may be "-": JSON on the standard output, and the table on the standard error. An
+    interrupted study leaves files of an earlier one as they are, and writes what it finished
     beside them: FILE.partial.
     """
-    click.echo(results.table(color=sys.stdout.isatty()))
+    if json == "-":
+        click.echo(results.table(color=sys.stderr.isatty()), err=True)
+        click.echo(results.to_json(), nl=False)
+        json = None
+    else:
+        click.echo(results.table(color=sys.stdout.isatty()))
     suffix = ".partial" if results.interrupted else ""
     for path, writer in (
         (json, results.to_json), (csv, results.to_csv), (parquet, results.to_parquet)

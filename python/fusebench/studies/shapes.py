@@ -138,7 +138,8 @@ def shapes(
     noise = next(iter(races.values())).noise if races else {}
     settings = {
         **workload.settings(), "seq": None, "lengths": list(lengths), "policies": list(policies),
-        "variants": [str(v) for v in chosen], "rounds": rounds, "crossovers": crossed,
+        "variants": [str(v) for v in chosen], "rounds": rounds, "seed": seed, "prepare": prepare,
+        "crossovers": crossed, **options.loaded(),
     }  # fmt: skip
     lines = [f"{policy}: {POLICIES[policy]}" for policy in policies]
     lines += _reasons(entrants) + crossed
@@ -181,6 +182,7 @@ def _compiled(entrant: Entrant, workload: Workload, prepare: bool) -> Contestant
 
     return Contestant(
         entrant.name, call, dict(gpt.state_dict()), workload.weights, module=gpt,
+        plain=lambda tokens: gpt(tokens)["logits"],
         patches={"freezing": True} if mode.freezing else {},
     )  # fmt: skip
 

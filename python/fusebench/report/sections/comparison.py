@@ -18,6 +18,8 @@ from fusebench.report.sections.common import (
 )
 from fusebench.report.table import significant
 
+UNSURE = ("no difference", "too few rounds")
+
 
 def comparisons(sources: Sequence[Source]) -> Iterator[Section]:
     """Variants as dots in intervals, against the best Inductor one."""
@@ -47,7 +49,7 @@ def _fastest(best: Row, ratio: str, inductor: str | None) -> str:
     if not found:
         return said + "."
     over = "the best Inductor variant" if inductor else "eager PyTorch"
-    sure = ", which is no sure difference" if best.get("verdict") == "no difference" else ""
+    sure = ", which is no sure difference" if best.get("verdict") in UNSURE else ""
     doubt = "; but it is suspect, see the notes" if best.get("verdict") == "suspect" else ""
     interval = f"{found['value']:.2f} times [{found['low']:.2f}, {found['high']:.2f}]"
     return f"{said}, {interval} as fast as {over}{sure}{doubt}."

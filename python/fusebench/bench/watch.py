@@ -1,0 +1,86 @@
+"""Each handwritten op of a contestant as its model calls it: whose output is it that is wrong?"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fusebench.bench import guard, verify
+from fusebench.bench.contestant import Contestant
+from fusebench.ops import contract
+from fusebench.ops.registry import Op
+
+
+class _Watch(TorchDispatchMode):
+    """Looks at every call of a handwritten op: what it returns, and what it leaves unchanged."""
+
+    def __init__(self, values: bool) -> None:
+        super().__init__()
+        self.values = values
+        self.notes: dict[str, None] = {}  # what is no fault, without repeats
+
+    def __torch_dispatch__(self, torch_op, types, args=(), kwargs=None):
+        found = contract.owner(torch_op)
+        if found is None:
+            return torch_op(*args, **(kwargs or {}))
+        op, name = found
+        where = f"{op.name} ({name})"
+        before = contract.snapshot(op, args)
+        try:
+            given, through_reference = _called(op, contract.function(torch_op), args)
+        except (Exception, SystemExit) as error:
+            raise guard.Cheat(f"{where} raised {guard.reason(error)}") from error
+        try:
+            outputs = contract.outputs(op, name, args, given)
+        except ValueError as error:
+            raise guard.Cheat(str(error)) from error
+        if argument := contract.changed(op, args, before):
+            raise guard.Cheat(
+                f"{where} changed its input {argument}, which others still read; "
+                "expected inputs that hold what they held"
+            )
+        if through_reference:
+            self.notes[f"{where} calls the op's reference: it is compared with itself"] = None
+        if self.values:
+            self._judge(op, where, args[: len(op.arguments)], outputs)
+        return given
+
+    @staticmethod
+    def _judge(op: Any, where: str, args: tuple, outputs: tuple) -> None:
+        truth, reference = verify.oracle(op.reference, args), op.reference(*args)
+        verdict = verify.judge(outputs, guard.tensors(truth), guard.tensors(reference))
+        if not verdict.ok:
+            raise guard.Cheat(f"{where}: {verdict.reason}")
+
+
+def _called(op: Op, function: Any, args: tuple) -> tuple[Any, bool]:
+    """What a function returns, and whether the op's reference composition ran inside it."""
+    reference, seen, before = op.reference.__code__, False, sys.getprofile()  # type: ignore
+
+    def notice(frame: Any, event: str, argument: Any) -> None:
+        nonlocal seen
+        seen = seen or frame.f_code is reference
+
+    sys.setprofile(notice)
+    try:
+        given = function(*args)
+        return given, seen
+    finally:
+        sys.setprofile(before)
+
+
+def look(contestant: Contestant, inputs: tuple[Any, ...], *, values: bool = False) -> list[str]:
+    """Call a contestant's model uncompiled and untimed, and look at each handwritten op in it.
+
+    Raises guard.Cheat that names the op, the implementation and the output or input at fault.
+    values: also judge each op's outputs against float64, to find which one is wrong.
+    Returns what is no fault, but worth knowing.
+    """
+    if contestant.plain is None:
+        return []
+    with torch.no_grad(), _Watch(values) as watch:
+        contestant.plain(*inputs)
+    return list(watch.notes)
