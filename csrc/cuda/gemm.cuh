@@ -10,7 +10,7 @@ namespace fusebench::cuda {
 template <class T, class Prologue, class Epilogue>
 void gemm(const char* name, const GemmProblem<T>& g, Prologue prologue, Epilogue epilogue,
           std::vector<Buffer> buffers, void* stream) {
-  if (fits_sm90(g, prologue))
+  if (fits_sm90(g, prologue, epilogue))
     gemm_sm90(name, g, prologue, epilogue, std::move(buffers), stream);
   else
     gemm_sm80(name, g, prologue, epilogue, std::move(buffers), stream);

@@ -43,6 +43,15 @@ struct TileOrder {
   }
 };
 
+// On sm_90a the TMA unit stores finished results: boxes of 64 rows x the 32 columns of a chunk of
+// four neighbouring pairs, dense in shared memory (the 16 bytes of 8 lanes are two rows: no bank
+// conflicts without a swizzle either), cut where the tensor ends.
+constexpr int kBoxRows = 64, kBoxColumns = 32, kBoxBytes = kBoxRows * kBoxColumns * 2;
+template <int N>
+struct StoreMaps {
+  tensor_map map[N];
+};
+
 // ---------------------------------------------------------------------------------- prologues ---
 struct NoPrologue {
   static constexpr bool kActive = false;

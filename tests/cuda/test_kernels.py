@@ -71,6 +71,11 @@ def test_qkv_proj(tile, dim):
     assert_true("qkv_proj", cases.qkv_proj(2, 69, 72, 4, 2, dim))
 
 
+@pytest.mark.parametrize(("batch", "tokens"), [(70, 1), (5, 20), (2, 64), (3, 65)])
+def test_qkv_proj_sequences_that_share_a_tile(tile, batch, tokens):
+    assert_true("qkv_proj", cases.qkv_proj(batch, tokens, 72, 2, 1, 64))
+
+
 @pytest.mark.parametrize("dim", [2, 20, 34])
 def test_qkv_proj_halves_that_fit_no_chunk(dim):
     assert_true("qkv_proj", cases.qkv_proj(1, 9, 40, 3, 1, dim, norm=None))

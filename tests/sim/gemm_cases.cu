@@ -24,18 +24,19 @@ using Sm90 = cuda::TileSm90<128, 3>;
 template <class Tile, bool NORM>
 void gemm_case(int m, int n, int k) {
   Array<bf16> a(static_cast<size_t>(m) * k), w(static_cast<size_t>(n) * k), bias(n),
-      out(static_cast<size_t>(m) * n), weight(k), shift(k);
+      residual(static_cast<size_t>(m) * n), out(static_cast<size_t>(m) * n), weight(k), shift(k);
   Array<float2> stats(m);
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
   auto fill = [&](Array<bf16>& x) {
     for (int64_t i = 0; i < x.size(); i++) x[i] = from_float<bf16>(uniform(random));
   };
-  fill(a), fill(w), fill(bias), fill(weight), fill(shift);
+  fill(a), fill(w), fill(bias), fill(residual), fill(weight), fill(shift);
   for (int i = 0; i < m; i++) stats[i] = {uniform(random), 1 + uniform(random) / 2};
   const GemmProblem<bf16> g{a.data(), w.data(), m, n, k, ColumnPairs::of(n, 64)};
-  const RowMajorEpilogue<bf16> epilogue{bias.data(), nullptr, out.data(), n, n % 8 == 0};
-  std::vector<Buffer> buffers{reads(bias.data(), n), writes(out.data(), out.size())};
+  const RowMajorEpilogue<bf16> epilogue{bias.data(), residual.data(), out.data(), n, n % 8 == 0};
+  std::vector<Buffer> buffers{reads(bias.data(), n), reads(residual.data(), residual.size()),
+                              writes(out.data(), out.size())};
   constexpr bool kSm90 = std::is_same<Tile, Sm90>::value;
   auto start = [&](auto prologue) {
     if constexpr (kSm90)
@@ -52,7 +53,8 @@ void gemm_case(int m, int n, int k) {
   }
   for (int i = 0; i < m; i++)
     for (int j = 0; j < n; j++) {
-      double sum = to_float(bias[j]), size = std::fabs(sum);
+      double sum = to_float(bias[j]) + to_float(residual[static_cast<size_t>(i) * n + j]);
+      double size = std::fabs(sum);
       for (int x = 0; x < k; x++) {
         float v = to_float(a[static_cast<size_t>(i) * k + x]);
         if (NORM)

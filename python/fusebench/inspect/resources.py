@@ -25,7 +25,7 @@ TENSOR_CORE = ("HGMMA", "UTCHMMA", "HMMA")
 # SASS mnemonics worth counting, by what a kernel author asks.
 COUNTED = {
     "HGMMA": r"\bHGMMA\b", "UTCHMMA": r"\bUTC[A-Z]*MMA\b", "HMMA": r"\bHMMA\b",
-    "tma": r"\bUTMA(LDG|STG)\b", "async_copies": r"\bLDGSTS\b",
+    "tma": r"\bUTMA(LDG|STG)\b", "tma_stores": r"\bUTMASTG\b", "async_copies": r"\bLDGSTS\b",
     "loads_16": r"\bLDG\.\S*128\b", "stores_16": r"\bSTG\.\S*128\b",
     "loads": r"\bLDG\b", "stores": r"\bSTG\b",
     "local_loads": r"\bLDL\b", "local_stores": r"\bSTL\b",
