@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from fusebench.bench import machine, sites
+import fusebench.contestants  # noqa: F401
+from fusebench.bench import machine, shapes, sites
 from fusebench.bench.measure import Measurement
 from fusebench.bench.workload import Workload
 from fusebench.model import GPTConfig
@@ -85,10 +86,10 @@ def test_op_end_to_end(name):
     assert max(map(len, results.table().splitlines())) <= 100
 
 
-def test_default_variants_are_those_that_can_run():
-    found = study.default_variants("swiglu_ffn", "cpu")
-    assert set(study.REFERENCES) <= set(found)
-    assert not any(v.startswith(("cuda", "triton")) for v in found)
+def test_who_races_by_default_can_run():
+    found = [str(v) for v in study.entries("swiglu_ffn", (), (), "cpu")]
+    assert {f"swiglu_ffn={v}" for v in study.REFERENCES} <= set(found)
+    assert not any("cuda" in v or "triton" in v for v in found)
 
 
 @has_ceilings
@@ -138,3 +139,48 @@ def test_op_on_a_gpu_is_timed_apart_from_its_launch():
 def test_rope_tables_stay_float32_in_the_oracle():
     found = study.op("qkv_proj", ["reference@eager"], model="smollm2-135m", seq=3, rounds=5)
     assert [row["failure"] for row in found.rows] == [None]
+
+
+def test_a_shape_is_a_name_or_sizes_or_both():
+    gqa = shapes.of("t2048,T=16,B=2", WORKLOAD)
+    assert (gqa.batch, gqa.seq, gqa.earlier) == (2, 16, 0)
+    config = gqa.config
+    assert (config.n_embed, config.num_heads, config.kv_heads, config.hidden) == (576, 9, 3, 1536)
+    decode = shapes.of("T=1,Tk=24", WORKLOAD)
+    assert [t.shape[2] for t in sites.inputs("sdpa", decode, 0)] == [1, 24, 24]
+    assert sites.flops("sdpa", decode) == 4 * 2 * 4 * 24 * 8
+    assert sites.bytes_moved("sdpa", decode) == 4 * 2 * (2 * 32 + 2 * 24 * 2 * 8)
+    assert shapes.label("sdpa", decode) == "B2 T1 Tk24 D8 H4 Hkv2"
+    alone = shapes.of("C=128", WORKLOAD).config
+    assert (alone.num_heads, alone.kv_heads, alone.hidden) == (2, 2, 384)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("decod", "unknown shape 'decod'; did you mean 'decode'"),
+        ("W=3", "unknown size 'W'"),
+        ("T=0", "T is '0', expected a whole number of at least 1"),
+        ("T=8,Tk=4", "Tk is 4, expected at least T = 8"),
+        ("C=100,H=3", "num_heads is 3, expected a divisor of 100"),
+        (" ", "the text is empty"),
+    ],
+)
+def test_a_shape_that_is_none_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        shapes.of(text, WORKLOAD)
+
+
+def test_each_shape_is_a_race_of_its_own():
+    found = study.op("sdpa", ["reference@eager"], shape=["T=4,C=64", "T=1,Tk=9,C=64"], rounds=5)
+    assert [row["failure"] for row in found.rows] == [None, None]
+    assert [row["shape"] for row in found.rows] == ["B1 T4 Tk4 D64 H1", "B1 T1 Tk9 D64 H1"]
+
+
+def test_an_implementation_races_the_references_and_torchs_backends():
+    found = [str(v) for v in study.entries("sdpa", (), ["reference", "torch_math"], "cpu")]
+    assert found[: len(study.REFERENCES)] == [f"sdpa={v}" for v in study.REFERENCES]
+    assert {"sdpa=torch_math@eager", "sdpa=torch_flash@eager"} <= set(found)
+    assert len(found) == len(set(found)) and not any("cpp" in v for v in found)
+    with pytest.raises(ValueError, match="unknown implementation"):
+        study.entries("sdpa", (), ["torch_mat"], "cpu")

@@ -66,8 +66,9 @@ def inputs(site: str, workload: Workload, index: int, *, scale: float = 1.0, mea
             return (normal(*hidden), None, None)
         return (normal(*hidden), gpt.cos[:seq], gpt.sin[:seq])
     if site == "sdpa":
-        heads = (config.num_heads, config.kv_heads, config.kv_heads)
-        return tuple(normal(batch, h, seq, config.head_dim) for h in heads)
+        seen, kv_heads, head_dim = seq + workload.earlier, config.kv_heads, config.head_dim
+        q = normal(batch, config.num_heads, seq, head_dim)
+        return (q, *(normal(batch, kv_heads, seen, head_dim) for _ in range(2)))
     if site == "out_proj":
         return normal(*hidden), normal(*hidden)
     if site == "loss":
@@ -85,8 +86,8 @@ def flops(site: str, workload: Workload) -> float:
     if site == "embedding":
         return 0.0
     if site == "sdpa":
-        pairs = workload.batch * config.num_heads * workload.seq * (workload.seq + 1) / 2
-        return 4.0 * pairs * head_dim
+        seen = workload.seq * ((workload.seq + 1) / 2 + workload.earlier)  # (query, key) pairs
+        return 4.0 * workload.batch * config.num_heads * seen * head_dim
     outputs = {
         "qkv_proj": (config.num_heads + 2 * config.kv_heads) * head_dim,
         "out_proj": width,
@@ -102,11 +103,12 @@ def bytes_moved(site: str, workload: Workload) -> float:
     config, rows = workload.config, workload.tokens_per_call
     width, item = config.n_embed, workload.torch_dtype.itemsize
     heads = (config.num_heads + 2 * config.kv_heads) * config.head_dim
+    seen = workload.batch * (workload.seq + workload.earlier)  # keys of a KV head
     elements = {
         "embedding": 2 * rows * width
         + (width * workload.seq if config.positions == "learned" else 0),
         "qkv_proj": rows * (width + heads) + heads * width,
-        "sdpa": rows * (heads + width),
+        "sdpa": 2 * rows * width + 2 * seen * config.kv_heads * config.head_dim,
         "out_proj": rows * 3 * width + width * width,
         "swiglu_ffn": rows * 2 * width + 3 * width * config.hidden,
         "lm_head": rows * (width + config.vocab_size) + config.vocab_size * width,

@@ -25,6 +25,7 @@ class Workload:
     model: a preset, or "custom" with `config`. batch, seq: B and T, at least 1. dtype: float32,
     bfloat16 or float16. device: cpu or cuda; cuda where there is a GPU if None.
     text: a file whose bytes are the tokens; seeded random tokens where None.
+    earlier: positions before the T that attention by itself also sees (Tk = T + earlier).
     Raises ValueError naming the argument for what does not fit together.
     """
 
@@ -36,6 +37,7 @@ class Workload:
     text: str | Path | None = None
     seed: int = 0
     custom: GPTConfig | None = field(default=None, repr=False)
+    earlier: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

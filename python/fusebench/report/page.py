@@ -23,7 +23,7 @@ ARGUMENTS = {
     "bindings": ("op",), "check": ("op",), "shapes": ("variants",), "compile-cost": ("variants",),
 }  # fmt: skip
 OPTIONS = {"sites": "at", "policies": "policy"}  # settings whose option has another name
-REPEATED = {"policies"}  # settings whose option is given once for each value
+REPEATED = {"policies", "shape"}  # settings whose option is given once for each value
 PASSING = {"time", "load", "noise"}  # facts that differ from run to run on one machine
 OUTCOMES = {
     "skipped",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
-from fusebench.bench import environment, machine, sites, timing
+from fusebench.bench import environment, machine, shapes, sites, timing
 from fusebench.bench.contestant import from_module, model_of, only_checked, unavailable
 from fusebench.bench.measure import Measurement, Progress, Race, Task, measure
 from fusebench.bench.workload import Workload, set_threads
@@ -27,21 +27,24 @@ from fusebench.studies.compare import as_dict, best_inductor, notes, ratio, verd
 from fusebench.variant import SITES, Variant
 
 ROUNDS = 60
-REFERENCES = ("reference@eager", "reference@default", "reference@default+freezing")
+REFERENCES = (
+    "reference@eager", "reference@default", "reference@default+freezing",
+    "reference@max-autotune+freezing",
+)  # fmt: skip
 
 SPEED: Sequence[Column] = (
-    field("site", left=True),
+    field("shape", left=True),
     field("contestant", left=True),
     field("median_us", "median us", significant),
     field("speedup_vs_eager", "x eager", interval),
     field("speedup_vs_inductor", "x best Inductor", interval),
-    field("share_of_limit", "of limit", percent),
 )
 FACTS: Sequence[Column] = (
     field("site", left=True),
     field("contestant", left=True),
     field("verdict", "vs Inductor"),
     field("p95_us", "p95 us", significant),
+    field("share_of_limit", "of limit", percent),
     field("bound"),
     field("gflops", "GFLOP/s", fixed(0)),
     field("gbytes_per_s", "GB/s", fixed(1)),
@@ -53,6 +56,8 @@ def op(
     name: str,
     variants: Sequence[str] = (),
     *,
+    impl: Sequence[str] = (),
+    shape: Sequence[str] = (),
     model: str = "seed",
     batch: int = 1,
     seq: int = 128,
@@ -66,28 +71,37 @@ def op(
 ) -> Results:
     """Race implementations of one op as the GPT calls it, verified against float64.
 
-    name: an op or a site; `linear` stands for its sites, out_proj and lm_head. variants:
-    CHOICE@MODE each, like cpp@eager or triton-norm@default; where empty the reference, eager and
-    compiled, and every other implementation that can run here. The rest as for `compare`.
-    Times are of one call, on a GPU of the device alone (CUDA graph replays, L2 cold).
-    Raises ValueError for arguments that are wrong.
+    name: an op or a site; `linear` stands for its sites, out_proj and lm_head.
+    variants: CHOICE@MODE each, like cpp@eager or triton-norm@default: they race as they are.
+    impl: names of implementations, called without the compiler; every one that can run here where
+    neither is given. Beside them race the reference, eager and as Inductor compiles it, and for
+    sdpa every backend that torch offers here.
+    shape: sizes as in `fusebench.bench.shapes`, each raced by itself; the model's where empty.
+    The rest as for `compare`. Times are of one call, on a GPU of the device alone (CUDA graph
+    replays, L2 cold). Raises ValueError for arguments that are wrong.
     """
     set_threads(threads)
-    workload = sites.one_layer(Workload(model, batch, seq, dtype, device, None, seed))
+    base = sites.one_layer(Workload(model, batch, seq, dtype, device, None, seed))
+    workloads = [shapes.of(text, base) for text in shape] or [base]
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
     noise, interrupted = {}, False
-    for site in sites_of(name):
-        chosen = parse(site, variants or default_variants(site, workload.device.type))
+    races = [(site, workload) for workload in workloads for site in sites_of(name)]
+    chosen = {site: entries(site, variants, impl, base.device.type) for site in sites_of(name)}
+    for site, workload in races:
+        where = f"{site} {shapes.label(site, workload)}"
         race = race_site(
-            site, chosen, workload, rounds=rounds, prepare=prepare, progress=progress
+            site, chosen[site], workload, rounds=rounds, prepare=prepare,
+            progress=lambda stage, done, where=where: progress(f"{where}: {stage}", done),
         )  # fmt: skip
-        rows += site_rows(site, chosen, race, workload)
+        rows += site_rows(site, chosen[site], race, workload)
         lines += [line for line in notes(race, workload) if line not in lines]
         noise, interrupted = race.noise, race.interrupted
         if interrupted:
             break
-    settings = {**workload.settings(), "op": name, "rounds": rounds, "seed": seed}
+    settings = {
+        **base.settings(), "op": name, "shape": list(shape), "rounds": rounds, "seed": seed
+    }  # fmt: skip
     return Results(
         "op", rows, {**environment.environment(), "noise": noise}, settings, (SPEED, FACTS), lines,
         interrupted,
@@ -114,17 +128,26 @@ def parse(site: str, variants: Sequence[str]) -> list[Variant]:
     return chosen
 
 
-def default_variants(site: str, device: str) -> list[str]:
-    """The reference, eager and compiled, and every other implementation that can run here."""
-    others = [
-        f"{name}@eager"
-        for name in registry.names(SITES[site])
-        if name != "reference"
-        and not (found := registry.get(SITES[site], name)).unavailable()
-        and device in found.devices
-        and found.timed
-    ]
-    return [*REFERENCES, *others]
+def entries(
+    site: str, variants: Sequence[str], impl: Sequence[str], device: str
+) -> list[Variant]:  # fmt: skip
+    """Who races at a site: `variants` as they are, or the defaults with `impl` in them."""
+    if variants and not impl:
+        return parse(site, variants)
+    backends = [f"{name}@eager" for name in usable(site, device) if name.startswith("torch_")]
+    for name in impl:
+        registry.get(SITES[site], name)
+    others = [f"{name}@eager" for name in impl or usable(site, device)]
+    return parse(site, [*dict.fromkeys((*REFERENCES, *variants, *others, *backends))])
+
+
+def usable(site: str, device: str) -> Iterator[str]:
+    """The implementations that can run here and be timed, without the reference."""
+    for name in registry.names(SITES[site]):
+        found = registry.get(SITES[site], name)
+        runs = device in found.devices and found.timed and not found.unavailable()
+        if runs and name != "reference":
+            yield name
 
 
 def race_site(
@@ -193,6 +216,7 @@ def site_rows(
                 "contestant": f"{choice}@{variant.mode}",
                 "op": SITES[site],
                 "site": site,
+                "shape": shapes.label(site, workload),
                 "impl": choice.impl,
                 "mode": str(variant.mode),
                 **m.row(),
@@ -237,6 +261,15 @@ def limits(site: str, m: Measurement, workload: Workload) -> dict[str, Any]:
 @click.command("op")
 @click.argument("name", metavar="OP")
 @click.argument("variants", nargs=-1, metavar="[CHOICE@MODE]...")
+@click.option("--impl", metavar="NAME", multiple=True, help="An implementation; repeatable.")
+@click.option(
+    "--shape",
+    metavar="SHAPE",
+    multiple=True,
+    help="T=512,C=768 (letters B T Tk C H Hkv F V), a name ("
+    + ", ".join(shapes.NAMED)
+    + ") or both; repeatable. The model's sizes where not given.",
+)
 @options.workload
 @click.option("--no-prepare", is_flag=True, help="Do not let implementations pack weights.")
 @options.outputs

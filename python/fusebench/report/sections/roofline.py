@@ -58,8 +58,10 @@ def rooflines(sources: Sequence[Source]) -> Iterator[Section]:
             interrupted=any(results.interrupted for _, results, _ in members),
         )  # fmt: skip
         rows = [row for _, _, row in members]
+        several = len({(r["site"], r.get("shape")) for r in rows}) > len({r["site"] for r in rows})
+        where = {id(r): f"{r['site']} {r['shape']}" if several else r["site"] for r in rows}
         points = [
-            Point(r["site"], r["contestant"], r["intensity"], r["gflops"], _limit_gflops(r))
+            Point(where[id(r)], r["contestant"], r["intensity"], r["gflops"], _limit_gflops(r))
             for r in rows
             if r.get("gflops") and r.get("intensity")
         ]
@@ -76,7 +78,7 @@ def rooflines(sources: Sequence[Source]) -> Iterator[Section]:
             if not any(p.limit for p in points):
                 section.notes.append("The limits of this machine are not known to these results.")
         if any(row.get("speedup_vs_inductor") for row in rows):
-            named = [{**row, "label": f"{row['site']} {row['contestant']}"} for row in rows]
+            named = [{**row, "label": f"{where[id(row)]} {row['contestant']}"} for row in rows]
             ratios = [
                 estimate(r, "label", "speedup_vs_inductor", _us(r)) for r in named
             ]  # fmt: skip
