@@ -182,8 +182,7 @@ sdpa_backward_kernel(Backward<T> p, BlockOrder order) {
     }
   }
 
-  cp_async_wait<0>();
-  sync_block();  // a warp's rows of the kept tiles become its staging room
+  // A warp's rows of the kept tiles, which no other has read, become its staging room.
   UNROLL
   for (int j = 0; j < DP / 8; j++) {
     UNROLL

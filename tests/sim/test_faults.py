@@ -39,6 +39,7 @@ FAULTS = {
     "uninitialised": "reads shared .*, which nothing has written",
     "arrive1": f"race: shared load reads .* {UNORDERED} its writer",
     "arrive2": "race: shared load reads|which nothing has written",
+    "arrive3": "barrier 1( waiting)?: 32 of 64 threads have arrived",
     "copy1": "cp.async: source .* is not aligned to 16 bytes",
     "copy2": "cp.async copies 0 to 16 bytes, not 17",
     "copy3": "while an asynchronous copy into it is in flight",
