@@ -2,6 +2,7 @@
 // values of A before they are multiplied, the epilogue finishes 8 + 8 float32 results of one row in
 // registers; both are types. Which loop runs depends on the GPU and on the problem.
 #pragma once
+#include "gemm_few_rows.cuh"
 #include "gemm_sm80.cuh"
 #include "gemm_sm90.cuh"
 
@@ -10,7 +11,9 @@ namespace fusebench::cuda {
 template <class T, class Prologue, class Epilogue>
 void gemm(const char* name, const GemmProblem<T>& g, Prologue prologue, Epilogue epilogue,
           std::vector<Buffer> buffers, void* stream) {
-  if (fits_sm90(g, prologue, epilogue))
+  if (g.m <= kFewRows)
+    gemm_few_rows(name, g, prologue, epilogue, std::move(buffers), stream);
+  else if (fits_sm90(g, prologue, epilogue))
     gemm_sm90(name, g, prologue, epilogue, std::move(buffers), stream);
   else
     gemm_sm80(name, g, prologue, epilogue, std::move(buffers), stream);

@@ -20,6 +20,7 @@ using cuda::NormPrologue;
 using cuda::RowMajorEpilogue;
 using Sm80 = cuda::Tile<64, 64, 32, 2, 1, 3, 1>;
 using Sm90 = cuda::TileSm90<128, 3>;
+using FewRows = cuda::FewRowsTile<16>;
 
 template <class Tile, bool NORM>
 void gemm_case(int m, int n, int k) {
@@ -37,9 +38,10 @@ void gemm_case(int m, int n, int k) {
   const RowMajorEpilogue<bf16> epilogue{bias.data(), residual.data(), out.data(), n, n % 8 == 0};
   std::vector<Buffer> buffers{reads(bias.data(), n), reads(residual.data(), residual.size()),
                               writes(out.data(), out.size())};
-  constexpr bool kSm90 = std::is_same<Tile, Sm90>::value;
   auto start = [&](auto prologue) {
-    if constexpr (kSm90)
+    if constexpr (std::is_same<Tile, FewRows>::value)
+      cuda::gemm_few_rows("gemm", g, prologue, epilogue, buffers, nullptr);
+    else if constexpr (std::is_same<Tile, Sm90>::value)
       cuda::launch_gemm_sm90<bf16, Tile>("gemm", g, prologue, epilogue, buffers, nullptr);
     else
       cuda::launch_gemm_sm80<bf16, Tile>("gemm", g, prologue, epilogue, buffers, nullptr);
@@ -74,6 +76,10 @@ struct Register {
   Register() {
     sim::options().multiprocessors = 2;  // blocks walk over several tiles
     sim::options().max_steps = 3000000;  // a mutant may turn in circles
+#ifndef NO_FEW_ROWS
+    cases().push_back({"few_rows", [] { gemm_case<FewRows, false>(11, 72, 1112); }});
+    cases().push_back({"few_rows_norm", [] { gemm_case<FewRows, true>(13, 36, 616); }});
+#endif
 #ifndef NO_SM80
     cases().push_back({"sm80", [] { gemm_case<Sm80, false>(150, 72, 232); }});
     cases().push_back({"sm80_norm", [] { gemm_case<Sm80, true>(70, 136, 168); }});

@@ -8,7 +8,8 @@ import pytest
 from mutants import Mutants, names, noticed, noticed_by
 
 CASES = Path(__file__).with_name("gemm_cases.cu")
-SM80, SM90, EPILOGUES = "gemm_sm80.cuh", "gemm_sm90.cuh", "epilogues.cuh"
+SM80, SM90, FEW_ROWS = "gemm_sm80.cuh", "gemm_sm90.cuh", "gemm_few_rows.cuh"
+EPILOGUES = "epilogues.cuh"
 
 MUTANTS: Mutants = {
     # --- sm_90a: barriers
@@ -104,10 +105,35 @@ MUTANTS: Mutants = {
     "no first prologue": (SM80, "if (steps > 0) apply_prologue(0);", ""),
     "store past the rows": (SM80, "if (row >= g.m) continue;", ""),
     "chunks of A misplaced": (SM80, "ROWS_PER_PASS, chunk);", "ROWS_PER_PASS, chunk ^ 1);"),
+    # --- few rows
+    "sums not gathered": (FEW_ROWS, "sync_block();", ""),
+    "finished rows not gathered": (FEW_ROWS, "sync_warp();", ""),
+    "slices overlap": (FEW_ROWS, "warp * Tile::SLICE", "warp * 32"),
+    "slices skipped": (FEW_ROWS, "k0 += Tile::WARPS *", "k0 += 2 * Tile::WARPS *"),
+    "k taken in two orders": (
+        FEW_ROWS,
+        "low, rows[s][i].x, rows[s][i].y",
+        "low, rows[s][i].x, rows[s][i].z",
+    ),
+    "chunks of a pair swapped": (
+        FEW_ROWS,
+        "low[4] = {u.x, v.x, u.y, v.y}",
+        "low[4] = {v.x, u.x, v.y, u.y}",
+    ),
+    "rows of A past the end": (FEW_ROWS, "row < g.m ? g.a", "row <= g.m ? g.a"),
+    "rows stored past the end": (FEW_ROWS, "lane >= 8 || row >= g.m", "lane >= 8"),
+    "columns of W past the end": (FEW_ROWS, "&& column < g.n", ""),
+    "read past k": (FEW_ROWS, "|| at >= end", ""),
+    "statistics of another row": (
+        FEW_ROWS,
+        "ldg(prologue.stats + row)",
+        "ldg(prologue.stats + line)",
+    ),
+    "one group of sums": (FEW_ROWS, "(i * Tile::GROUPS + warp) * 32", "i * Tile::GROUPS * 32"),
 }
 FAST = (
     "empty counts 7", "full parity", "no last wait", "store not fenced", "slot not waited for",
-    "no barrier",
+    "no barrier", "sums not gathered",
 )  # fmt: skip
 
 
@@ -117,7 +143,8 @@ def test_the_loops_are_right_as_they_are(sim_program) -> None:
 
 @pytest.mark.parametrize("name", names(MUTANTS, FAST))
 def test_a_mutant_is_noticed(sim_program, tmp_path: Path, name: str) -> None:
-    other = "-DNO_SM90" if MUTANTS[name][0] == SM80 else "-DNO_SM80"
-    cases, places = noticed_by(sim_program, tmp_path, CASES, MUTANTS[name], other)
+    own = {SM80: "SM80", FEW_ROWS: "FEW_ROWS"}.get(MUTANTS[name][0], "SM90")
+    others = [f"-DNO_{loop}" for loop in ("SM80", "SM90", "FEW_ROWS") if loop != own]
+    cases, places = noticed_by(sim_program, tmp_path, CASES, MUTANTS[name], *others)
     # What stands in both loops, with and without a norm, must be noticed in both.
     assert len(cases) >= min(places, 2)
