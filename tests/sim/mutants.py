@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from sim_programs import ROOT, run_cases
+from sim_programs import ROOT, TIMINGS, run_cases
 
 # Name -> the file of csrc/cuda, its text, the text of the mutant. Line breaks do not matter.
 Mutants = Mapping[str, tuple[str, str, str]]
@@ -22,7 +22,7 @@ def names(mutants: Mutants, fast: Iterable[str]) -> list[object]:
 
 def noticed(program: Path) -> set[str]:
     """The cases that some schedule does not pass."""
-    runs = [run_cases(program, timing=timing) for timing in range(3)]
+    runs = [run_cases(program, timing=timing) for timing in TIMINGS]
     return {case for run in runs for case, report in run.items() if report != "ok"}
 
 

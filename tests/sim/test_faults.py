@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sim_programs import ROOT, compile_cxx, run_cases
+from sim_programs import ROOT, TIMINGS, compile_cxx, run_cases
 
 # Case of faults.cu -> what its report must say. A race may show in several ways.
 UNORDERED = "without being ordered after"
@@ -87,9 +87,9 @@ FAULTS = {
 RIGHT = ["global0", "shared0", "arrive0", "copy0", "hopper0", "atomic"]
 
 
-@pytest.mark.parametrize("timing", [0, 1, 2], ids=["early", "late", "random"])
+@pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_planted_fault_is_caught(sim_program, timing: int, seed: int) -> None:
+def test_every_planted_fault_is_caught(sim_program, timing: str, seed: int) -> None:
     program = sim_program(Path(__file__).with_name("faults.cu"))
     reports = run_cases(program, seed=seed, timing=timing)
     assert sorted(reports) == sorted([*FAULTS, *RIGHT])

@@ -184,7 +184,8 @@ def _cuda_row(symbol: str, arch: int, usage: dict[str, int], sass: dict[str, int
     from fusebench.ops import registry
 
     # The function's own name, without its return type, namespace, template and call arguments.
-    name = re.split(r"[<(]", torch._C._demangle(symbol))[0].split()[-1].rsplit("::", 1)[-1]
+    called = torch._C._demangle(symbol).replace("(anonymous namespace)::", "")
+    name = re.split(r"[<(]", called)[0].split()[-1].rsplit("::", 1)[-1]
     longest_first = sorted(registry.OPS, key=len, reverse=True)
     op = next((o for o in longest_first if o in symbol), "shared")
     row = Resources(
