@@ -7,6 +7,7 @@ import pytest
 from fusebench.bench.environment import build_info
 from fusebench.studies.resources import resources
 
+pytestmark = pytest.mark.slow
 facts = build_info()
 if facts is None or not facts["cuda"]:
     pytest.skip("this build has no CUDA kernels", allow_module_level=True)
@@ -38,3 +39,10 @@ def test_hopper_loops_use_hoppers_instructions(rows, kernel):
 def test_ampere_loops_copy_asynchronously_into_tensor_cores(rows, kernel):
     found = [r for r in rows if r["kernel"] == kernel]
     assert found and all(r["sass"]["HMMA"] and r["sass"]["async_copies"] for r in found)
+
+
+def test_the_gemm_for_few_rows_loads_16_bytes(rows):
+    found = [r["sass"] for r in rows if r["kernel"] == "gemm_few_rows_kernel"]
+    assert found
+    # Two chunks of W and at least one of x in each of two steps; single values are for the ragged.
+    assert all(counts["HMMA"] and counts["loads_16"] >= 6 for counts in found)
