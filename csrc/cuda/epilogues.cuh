@@ -1,8 +1,9 @@
 // Epilogues of the GEMM: what becomes of 8 + 8 float32 results of one row (see ColumnPairs).
-// columns() loads what depends on the columns only, finish() makes of the products of one row what
-// is to be stored. Then store() writes that from registers, 16 bytes at a time; or, on sm_90a, four
-// neighbouring lanes and 64 rows put it into kChunks boxes, which store_boxes() hands to the TMA
-// unit: called by the thread of the first pair, it sends them to where that thread's columns are.
+// place() says where the columns of a pair lie, columns() also loads what depends on them only, and
+// finish() makes of the products of one row what is to be stored. Then store() writes that from
+// registers, 16 bytes at a time; or, on sm_90a, four neighbouring lanes and 64 rows put it into
+// kChunks boxes, and store_boxes(), at the place of the first of the four pairs, hands them to the
+// TMA unit.
 #pragma once
 #include "gemm.cuh"
 
@@ -47,9 +48,12 @@ struct RowMajorEpilogue {
   int first = 0, second = 0, count_a = 0, count_b = 0;
   PairBias<T> bias_values = {};
 
-  DEV void columns(int pair, const ColumnPairs& pairs) {
+  DEV void place(int pair, const ColumnPairs& pairs) {
     first = pairs.first(pair), second = first + pairs.half;
     count_a = max_of(0, min_of(8, n - first)), count_b = max_of(0, min_of(8, n - second));
+  }
+  DEV void columns(int pair, const ColumnPairs& pairs) {
+    place(pair, pairs);
     bias_values.load(bias, first, second, count_a, count_b, aligned);
   }
   DEV void finish(int row, float (&a)[8], float (&b)[8]) const {
@@ -72,7 +76,8 @@ struct RowMajorEpilogue {
   }
 
   static constexpr int kChunks = 2, kOutputs = 1;
-  bool has_maps() const { return is_aligned16(out); }
+  bool fits_sm90() const { return aligned; }
+  DEV void assume_aligned() { aligned = true; }
   StoreMaps<kOutputs> maps(int m) const { return matrix_map(out, m, n); }
   DEV void store_boxes(const StoreMaps<kOutputs>& to, smem_t boxes, int row, int) const {
     tma_store_2d(&to.map[0], boxes, first, row);
@@ -90,8 +95,11 @@ struct SiluMulEpilogue {
   int column = 0, count = 0;
   PairBias<T> bias_values = {};
 
-  DEV void columns(int pair, const ColumnPairs& pairs) {
+  DEV void place(int pair, const ColumnPairs& pairs) {
     column = pairs.first(pair), count = pairs.count(pair);
+  }
+  DEV void columns(int pair, const ColumnPairs& pairs) {
+    place(pair, pairs);
     bias_values.load(bias, column, column + ffn, count, count, aligned);
   }
   DEV void finish(int, float (&a)[8], float (&b)[8]) const {
@@ -106,7 +114,8 @@ struct SiluMulEpilogue {
   DEV static float sigmoid(float v) { return rcp(1.f + ex2(v * -1.4426950408889634f)); }
 
   static constexpr int kChunks = 1, kOutputs = 1;
-  bool has_maps() const { return is_aligned16(hidden); }
+  bool fits_sm90() const { return aligned; }
+  DEV void assume_aligned() { aligned = true; }
   StoreMaps<kOutputs> maps(int m) const { return matrix_map(hidden, m, ffn); }
   DEV void store_boxes(const StoreMaps<kOutputs>& to, smem_t boxes, int row, int) const {
     tma_store_2d(&to.map[0], boxes, column, row);
@@ -126,12 +135,16 @@ struct HeadsEpilogue {
   bool rotate = false;
   PairBias<T> bias_values = {};
 
-  DEV void columns(int pair, const ColumnPairs& pairs) {
+  DEV void place(int pair, const ColumnPairs& pairs) {
     const int first = pairs.first(pair);
     head = first / head_dim, offset = first % head_dim, count = pairs.count(pair);
     output = head < heads ? 0 : head < heads + kv_heads ? 1 : 2;
     head -= output == 0 ? 0 : output == 1 ? heads : heads + kv_heads;
     rotate = cos != nullptr && output < 2;
+  }
+  DEV void columns(int pair, const ColumnPairs& pairs) {
+    place(pair, pairs);
+    const int first = pairs.first(pair);
     bias_values.load(bias, first, first + head_dim / 2, count, count, aligned);
   }
   DEV void finish(int row, float (&a)[8], float (&b)[8]) const {
@@ -157,7 +170,8 @@ struct HeadsEpilogue {
   }
 
   static constexpr int kChunks = 2, kOutputs = 3;
-  bool has_maps() const { return is_aligned16(q) && is_aligned16(k) && is_aligned16(v); }
+  bool fits_sm90() const { return aligned && aligned_rotation; }
+  DEV void assume_aligned() { aligned = aligned_rotation = true; }
   StoreMaps<kOutputs> maps(int m) const {
     return {{heads_map(q, heads, m), heads_map(k, kv_heads, m), heads_map(v, kv_heads, m)}};
   }

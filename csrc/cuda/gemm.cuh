@@ -31,7 +31,7 @@ void norm_gemm(const char* name, const GemmProblem<T>& g, const Norm& norm, Epil
   buffers.push_back(reads(stats, g.m));
   buffers.push_back(reads(weight, g.k));
   buffers.push_back(reads(bias, g.k));
-  const bool aligned = is_aligned16(weight) && is_aligned16(bias);
+  const bool aligned = g.k % 8 == 0 && is_aligned16(weight) && is_aligned16(bias);
   gemm(name, g, NormPrologue<T>{stats, weight, bias, aligned}, epilogue, std::move(buffers),
        stream);
 }

@@ -117,6 +117,8 @@ gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w,
     // ------------------------------------------------------------------------------ consumers
     setmaxnreg_inc<240>();
     const int half = group - 1;
+    // Result i of 8 of the first chunk of a pair, in row h; the second chunk lies 16 on.
+    const auto at = [](int b, int h, int i) { return b * 32 + i / 2 * 4 + h * 2 + i % 2; };
     const bool storer = threadIdx.x % 128 == 0;  // of this consumer's results
     const smem_t slots = smem + Tile::SLOTS_OFFSET + half * Tile::SLOTS * Tile::SLOT_BYTES;
     for (int tile = block; tile < tiles; tile += blocks) {
@@ -183,32 +185,51 @@ gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w,
       keep(acc);
       release(behind);
 
+      // Finishes all results where they are before any is stored, so that the loads of bias,
+      // residual and rotation do not wait for the barriers and stores of the block before.
+      Epilogue e = epilogue;
+      e.assume_aligned();
       UNROLL
       for (int b = 0; b < Tile::BLOCKS; b++) {
         const int pair = tile_n * Tile::PAIRS + b * 4 + lane % 4;
-        if (pair - lane % 4 >= pairs.total) break;
+        if (pair >= pairs.total) continue;
+        e.columns(pair, pairs);
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+          if (row + h * 8 >= m) continue;
+          float first[8], second[8];
+          UNROLL
+          for (int i = 0; i < 8; i++)
+            first[i] = acc[at(b, h, i)], second[i] = acc[at(b, h, i) + 16];
+          e.finish(row + h * 8, first, second);
+          UNROLL
+          for (int i = 0; i < 8; i++)
+            acc[at(b, h, i)] = first[i], acc[at(b, h, i) + 16] = second[i];
+        }
+      }
+      UNROLL
+      for (int b = 0; b < Tile::BLOCKS; b++) {
+        const int pair = tile_n * Tile::PAIRS + b * 4;
+        if (pair >= pairs.total) break;
         const smem_t slot = slots + b % Tile::SLOTS * Tile::SLOT_BYTES;
         if (storer) bulk_wait_read<Tile::SLOTS - 1>();
         named_barrier_sync(1 + half, 128);  // the slot has been read
-        Epilogue e = epilogue;
-        if (pair < pairs.total) e.columns(pair, pairs);
         UNROLL
         for (int h = 0; h < 2; h++) {
-          float first[8], second[8];
-          UNROLL
-          for (int i = 0; i < 8; i++) {
-            first[i] = acc[b * 32 + i / 2 * 4 + h * 2 + i % 2];
-            second[i] = acc[b * 32 + 16 + i / 2 * 4 + h * 2 + i % 2];
-          }
-          if (pair < pairs.total && row + h * 8 < m) e.finish(row + h * 8, first, second);
           const smem_t chunk =
               slot + (warp % 4 * 16 + h * 8 + lane / 4) * (kBoxColumns * 2) + lane % 4 * 16;
-          sts128(chunk, pack8<T>(first));
-          if constexpr (Epilogue::kChunks == 2) sts128(chunk + kBoxBytes, pack8<T>(second));
+          UNROLL
+          for (int c = 0; c < Epilogue::kChunks; c++) {
+            float v[8];
+            UNROLL
+            for (int i = 0; i < 8; i++) v[i] = acc[at(b, h, i) + c * 16];
+            sts128(chunk + c * kBoxBytes, pack8<T>(v));
+          }
         }
         fence_proxy_async();
         named_barrier_sync(1 + half, 128);  // and holds the results of all
         if (storer) {
+          e.place(pair, pairs);
           e.store_boxes(outputs, slot, row, m);
           bulk_commit();
         }
@@ -218,14 +239,14 @@ gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w,
   }
 }
 
-// Whether the problem fits: TMA wants rows on 16-byte boundaries, and a box of W takes the same
-// chunk of four neighbouring pairs. The rest goes to the loop of gemm_sm80.cuh, which stores from
-// registers.
+// Whether the problem fits: TMA wants rows on 16-byte boundaries (and the epilogue expects as
+// much), and a box of W takes the same chunk of four neighbouring pairs. The rest goes to the loop
+// of gemm_sm80.cuh, which stores from registers.
 template <class T, class Prologue, class Epilogue>
 bool fits_sm90(const GemmProblem<T>& g, const Prologue& prologue, const Epilogue& epilogue) {
   if constexpr (Prologue::kActive)
     if (!prologue.aligned) return false;
-  return has_sm90a() && epilogue.has_maps() && g.k >= 8 && g.k % 8 == 0 && g.n % 8 == 0 &&
+  return has_sm90a() && epilogue.fits_sm90() && g.k >= 8 && g.k % 8 == 0 && g.n % 8 == 0 &&
          g.pairs.half % 8 == 0 &&
          (g.pairs.per_span % 4 == 0 || g.pairs.per_span >= g.pairs.total) && is_aligned16(g.a) &&
          is_aligned16(g.w);

@@ -49,7 +49,7 @@ void gemm_case(int m, int n, int k) {
   if constexpr (NORM) {
     for (auto* x : {&weight, &shift}) buffers.push_back(reads(x->data(), k));
     buffers.push_back(reads(stats.data(), m));
-    start(NormPrologue<bf16>{stats.data(), weight.data(), shift.data(), true});
+    start(NormPrologue<bf16>{stats.data(), weight.data(), shift.data(), k % 8 == 0});
   } else {
     start(NoPrologue());
   }

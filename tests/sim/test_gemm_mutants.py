@@ -59,8 +59,10 @@ MUTANTS: Mutants = {
     "box order of W": (SM90, "{row, 8 * row, 2 * row}", "{row, 2 * row, 8 * row}"),
     "second chunk": (SM90, "b % 2 * pairs.half", "b % 2 * 8"),
     "tiles skipped": (SM90, "tile += blocks", "tile += 2 * blocks"),
-    "rows out of bounds": (SM90, "&& row + h * 8 < m", ""),
+    "rows out of bounds": (SM90, "if (row + h * 8 >= m) continue;", ""),
     "rows swapped": (SM90, "i / 2 * 4 + h * 2 + i % 2", "i / 2 * 4 + (1 - h) * 2 + i % 2"),
+    "columns of the first block": (SM90, "e.place(pair, pairs);", ""),
+    "one chunk for both": (SM90, "acc[at(b, h, i) + c * 16]", "acc[at(b, h, i)]"),
     "too many registers": (SM90, "setmaxnreg_inc<240>", "setmaxnreg_inc<248>"),
     # --- sm_90a: stores
     "store not fenced": (SM90, "fence_proxy_async();", ""),
