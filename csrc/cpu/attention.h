@@ -42,19 +42,19 @@ struct PackedHead {
   }
 };
 
-// One block of up to kBlockRows queries.
+// One block of up to kRows queries.
 template <class T>
 struct AttentionBlock {
   using P = Operand<T>;
   static constexpr int64_t kChunk = 256;  // keys between two updates of the running maximum
-  static constexpr int64_t kRows = kBlockRows<P>;
+  static constexpr int64_t kRows = kAmx<P> ? 32 : 2 * kMR<P>;
   static constexpr int64_t kScoreRow = kChunk + kW;
   // Float probabilities take the place of their scores.
   static constexpr bool kInPlace = sizeof(P) == sizeof(float);
   static constexpr int64_t kProbRow = kInPlace ? kScoreRow : kChunk + 32;
 
   static int64_t output_row(int64_t d) { return round_up<int64_t>(d, kNR) + kW; }
-  static int64_t query_row(int64_t d) { return LeftOperand<T>::padded_lda(d); }
+  static int64_t query_row(int64_t d) { return padded_lda(d); }
   static size_t scratch_bytes(int64_t d) {
     return kRows * (kScoreRow * sizeof(float) + (kInPlace ? 0 : kProbRow * sizeof(P)) +
                     output_row(d) * sizeof(float) + query_row(d) * sizeof(P)) +
@@ -94,8 +94,9 @@ struct AttentionBlock {
       for (int t = 0; t < tiles; t++) {
         const int r0 = rows * t / tiles, m = rows * (t + 1) / tiles - r0;
         for (int64_t j = 0; j < n; j += kNR)
-          tile(m, query + r0 * ldq, ldq, head.k_panel(j0 + j), dp, scores + r0 * kScoreRow + j,
-               kScoreRow, false, head.k_panel(j0 + j + kNR));
+          tile_rows(m, query + r0 * ldq, ldq,
+                    {head.k_panel(j0 + j), dp, scores + r0 * kScoreRow + j, kScoreRow, false,
+                     head.k_panel(j0 + j + kNR)});
       }
       for (int r = 0; r < rows; r++) {
         const int64_t seen = max_of<int64_t>(0, min_of(min_of(limit + r, head.keys) - j0, n));
@@ -105,8 +106,9 @@ struct AttentionBlock {
       for (int t = 0; t < tiles; t++) {
         const int r0 = rows * t / tiles, m = rows * (t + 1) / tiles - r0;
         for (int64_t c = 0; c < d; c += kNR)
-          tile(m, probs + r0 * kProbRow, kProbRow, head.v_panel(c, j0), np, output + r0 * ldo + c,
-               ldo, j0 > 0, head.v_panel(c + kNR, j0));
+          tile_rows(m, probs + r0 * kProbRow, kProbRow,
+                    {head.v_panel(c, j0), np, output + r0 * ldo + c, ldo, j0 > 0,
+                     head.v_panel(c + kNR, j0)});
       }
     }
     for (int r = 0; r < rows; r++) {

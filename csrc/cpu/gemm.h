@@ -63,7 +63,7 @@ struct Layout {
 
 // Multiply-adds per cycle of one core, roughly: to decide how many threads a call is worth.
 template <class T>
-constexpr double kMacsPerCycle = kMR<Operand<T>> == 32 ? 400.0 : 2.0 * kW * kPair<Operand<T>>;
+constexpr double kMacsPerCycle = kAmx<Operand<T>> ? 400.0 : 2.0 * kW * kPair<Operand<T>>;
 
 template <class T>
 int gemm_workers(const Parallel& parallel, int64_t m, int64_t n, int64_t k) {
@@ -77,76 +77,72 @@ int gemm_workers(const Parallel& parallel, int64_t m, int64_t n, int64_t k) {
 template <class T>
 struct Gemm {
   using P = Operand<T>;
-  const P* a;
-  int64_t lda, m;
+  LeftLayout<T> left;
   Weight<T> w;
-  int64_t col_step, row_parts;
-  bool few;
-  static constexpr int64_t kFewRows = kMR<P> == 32 ? 16 : 12;
+  const P* a = nullptr;
+  int64_t lda = 0;                         // of rows
+  int64_t group, col_step, row_parts = 1;  // group: columns that an epilogue takes at a time
+  static constexpr int kTiles =
+      kAmx<P> ? 1 : 2;  // panels of the left operand that share a visit of the weight
+  static constexpr int64_t kBlockRows = kTiles * kMR<P>;
   static constexpr int64_t kKBlock = 256;
-  static constexpr int kTiles = kBlockRows<P> / kMR<P>;
 
   // `unit`: the epilogue takes whole groups of so many columns.
-  Gemm(int64_t m_, const Weight<T>& w_, int64_t unit, int workers)
-      : a(nullptr), lda(0), m(m_), w(w_), row_parts(1) {
+  Gemm(const LeftLayout<T>& left_, const Weight<T>& w_, int64_t unit, int workers)
+      : left(left_), w(w_) {
     const int64_t columns = w.columns();
-    few = m <= (w.packed ? 4 : kFewRows) || columns < kNR / 2;
     const int64_t wanted = workers == 1 ? 1 : 3 * workers;
     // A column block's weights and the block of rows share the second-level cache.
-    constexpr int64_t kCacheBytes = 512 * 1024, kMaxColumns = 512;
+    constexpr int64_t kCacheBytes = (kAmx<P> ? 512 : 1024) * 1024, kMaxColumns = 512;
     const int64_t fitting = kCacheBytes / (w.padded_k() * int64_t(sizeof(P)));
-    int64_t step =
+    const int64_t step =
         min_of(min_of(max_of<int64_t>(fitting, 2 * kNR), kMaxColumns), ceil_div(columns, wanted));
-    col_step = max_of<int64_t>(step / unit, 1) * unit;
-    const int64_t aligned = round_up<int64_t>(col_step, kNR);
-    if (aligned % unit == 0) col_step = aligned;
+    group = unit;
+    while (group % kNR != 0) group += unit;
+    col_step = max_of<int64_t>(step / group, 1) * group;
     const int64_t blocks = ceil_div(columns, col_step);
     if (blocks < 2 * workers && workers > 1) {
       row_parts = max_of<int64_t>(
-          min_of(ceil_div<int64_t>(2 * workers, blocks), m / (2 * kBlockRows<P>)), 1);
+          min_of(ceil_div<int64_t>(2 * workers, blocks), left.tiles() / (2 * kTiles)), 1);
     }
   }
 
   int64_t tasks() const { return ceil_div(w.columns(), col_step) * row_parts; }
-  // A row of the result buffer: what the panels of a block can cover, not a power of two.
-  int64_t ldc() const { return round_up<int64_t>(col_step, kNR) + kNR + kW; }
+  // A row of the result buffer, not a power of two.
+  int64_t ldc() const { return col_step + kW; }
   size_t result_bytes() const {
-    return round_up<size_t>((few ? kFewRows : kBlockRows<P>)*ldc() * sizeof(float), 128);
+    return round_up<size_t>((left.few ? left.kFewRows : kBlockRows) * ldc() * sizeof(float), 128);
   }
   size_t scratch_bytes() const {
-    const int64_t panels = few || w.packed ? 0 : ceil_div<int64_t>(col_step, kNR);
+    const int64_t panels = left.few || w.packed ? 0 : col_step / kNR;
     return result_bytes() + panels * w.panel_size() * sizeof(P);
   }
 
   // epilogue(row, rows, column, columns, c, ldc): c holds packed columns [column, column + columns)
-  // of rows [row, row + rows).
+  // of rows [row, row + rows), whole groups; epilogue.target(row, column) is where they will go.
   template <class Epilogue>
   void run(int64_t task, char* scratch, const Epilogue& epilogue) const {
     float* c = reinterpret_cast<float*>(scratch);
     const int64_t c0 = task / row_parts * col_step, c1 = min_of(c0 + col_step, w.columns());
-    const int64_t part = task % row_parts;
-    const int64_t r0 = m * part / row_parts, r1 = m * (part + 1) / row_parts;
-    if (few) return multiply_few(r0, r1, c0, c1, c, epilogue);
-    // The first panel of a packed weight may begin left of the block.
-    const int64_t origin = w.packed ? c0 / kNR * kNR : c0;
-    const int panels = int(ceil_div<int64_t>(c1 - origin, kNR));
-    const P* b = w.packed + origin / kNR * w.panel_size();
+    if (left.few) return multiply_few(c0, c1, c, epilogue);
+    const int panels = int(ceil_div<int64_t>(c1 - c0, kNR));
+    const P* b = w.packed + c0 / kNR * w.panel_size();
     if (!w.packed) {
       P* own = reinterpret_cast<P*>(scratch + result_bytes());
       for (int p = 0; p < panels; p++) w.pack_panel(c0 + p * kNR, own + p * w.panel_size());
       b = own;
     }
-    multiply(r0, r1, b, panels, c, [&](int64_t row, int64_t rows) {
-      epilogue(row, rows, c0, c1 - c0, c + (c0 - origin), ldc());
-    });
+    const int64_t part = task % row_parts, tiles = left.tiles();
+    const int64_t t1 = tiles * (part + 1) / row_parts;
+    for (int64_t t = tiles * part / row_parts; t < t1; t += kTiles)
+      multiply(t, min_of<int64_t>(t + kTiles, t1), c0, c1, b, c, epilogue);
   }
 
  private:
   template <class Epilogue>
-  void multiply_few(int64_t r0, int64_t r1, int64_t c0, int64_t c1, float* c,
-                    const Epilogue& epilogue) const {
-    for (int64_t r = r0; r < r1; r += kFewRows) {
-      const int rows = int(min_of(kFewRows, r1 - r));
+  void multiply_few(int64_t c0, int64_t c1, float* c, const Epilogue& epilogue) const {
+    for (int64_t r = 0; r < left.m; r += left.kFewRows) {
+      const int rows = int(min_of(left.kFewRows, left.m - r));
       // Columns that are consecutive rows of the weight go together.
       const int64_t run = w.gate_up ? kW : c1 - c0;
       for (int64_t i = c0; i < c1; i += run) {
@@ -157,26 +153,43 @@ struct Gemm {
     }
   }
 
-  template <class F>
-  void multiply(int64_t r0, int64_t r1, const P* b, int panels, float* c, const F& done) const {
-    // Tiles of equal height, so that none is too short to hide the latency of its sums.
-    const int64_t rows = r1 - r0, tiles = ceil_div<int64_t>(rows, kMR<P>), kp = w.padded_k();
-    const auto edge = [&](int64_t tile) { return r0 + rows * tile / tiles; };
-    for (int64_t t = 0; t < tiles; t += kTiles) {
-      const int64_t t1 = min_of<int64_t>(t + kTiles, tiles), top = edge(t);
-      for (int64_t k = 0; k < kp; k += kKBlock) {
-        const int64_t kn = min_of<int64_t>(kKBlock, kp - k);
-        const int64_t k_next = k + kn < kp ? k + kn : 0;
-        for (int p = 0; p < panels; p++) {
-          const P* panel = b + p * w.panel_size() + k * kNR;
-          const P* next = p + 1 < panels ? panel + w.panel_size() : b + k_next * kNR;
-          for (int64_t i = t; i < t1; i++) {
-            tile(int(edge(i + 1) - edge(i)), a + edge(i) * lda + k, lda, panel, kn,
-                 c + (edge(i) - top) * ldc() + p * kNR, ldc(), k > 0, i + 1 < t1 ? panel : next);
+  // Tiles [t0, t1) of the left operand times columns [c0, c1), b their panels.
+  template <class Epilogue>
+  void multiply(int64_t t0, int64_t t1, int64_t c0, int64_t c1, const P* b, float* c,
+                const Epilogue& epilogue) const {
+    const int64_t kp = w.padded_k(), top = left.edge(t0), rows = left.edge(t1) - top;
+    const int panels = int(ceil_div<int64_t>(c1 - c0, kNR));
+    for (int64_t k = 0; k < kp; k += kKBlock) {
+      const int64_t kn = min_of<int64_t>(kKBlock, kp - k);
+      const bool last = k + kn == kp;
+      int64_t done = c0;
+      for (int p = 0; p < panels; p++) {
+        const P* panel = b + p * w.panel_size() + k * kNR;
+        const P* next = p + 1 < panels ? panel + w.panel_size() : b + (last ? 0 : (k + kn) * kNR);
+        const int64_t column = c0 + p * kNR;
+        for (int64_t i = t0; i < t1; i++) {
+          const int64_t row = left.edge(i);
+          const int count = int(left.edge(i + 1) - row);
+          const TileArgs<P> args{panel,
+                                 kn,
+                                 c + (row - top) * ldc() + p * kNR,
+                                 ldc(),
+                                 k > 0,
+                                 i + 1 < t1 ? panel : next,
+                                 last ? epilogue.target(row, column) : Target{}};
+          if constexpr (kLeftPanels<P>) {
+            tile(count, a + i * left.panel_size() + k * kLeftRows, args);
+          } else {
+            tile_rows(count, a + row * lda + k, lda, args);
           }
         }
+        // A group is finished while it is in the first-level cache.
+        const int64_t end = min_of(column + kNR, c1);
+        if (last && ((end - c0) % group == 0 || end == c1)) {
+          epilogue(top, rows, done, end - done, c + (done - c0), ldc());
+          done = end;
+        }
       }
-      done(top, edge(t1) - top);
     }
   }
 };
@@ -191,7 +204,7 @@ void run_gemm(const Parallel& parallel, int workers, LeftOperand<T>& left, Gemm<
   layout.add(workers * scratch_bytes);
   char* memory = static_cast<char*>(workspace(layout.bytes));
   left.buffer = reinterpret_cast<Operand<T>*>(memory + left_at);
-  gemm.a = left.rows();
+  gemm.a = left.data();
   gemm.lda = left.lda;
   const int64_t tasks[] = {left.tasks, gemm.tasks()};
   run_phases(parallel, workers, tasks, [&](int phase, int64_t task, int worker) {
@@ -210,6 +223,12 @@ struct StoreRows {
   const T* bias;
   const T* residual;
 
+  Target target(int64_t row, int64_t column) const {
+    const int64_t at = row * ldo + column;
+    return {reinterpret_cast<const char*>(out + at),
+            reinterpret_cast<const char*>(residual ? residual + at : nullptr),
+            ldo * int64_t(sizeof(T))};
+  }
   void operator()(int64_t row, int64_t rows, int64_t column, int64_t columns, const float* c,
                   int64_t ldc) const {
     for (int64_t r = 0; r < rows; r++, c += ldc) {
@@ -249,29 +268,64 @@ struct StoreRows {
 // hidden = silu(gate + bias) * (up + bias), as the left operand of the next GEMM
 template <class T>
 struct SiluMul {
-  Operand<T>* hidden;
-  int64_t ldh, width;  // width: columns of hidden
+  using P = Operand<T>;
+  P* hidden;
+  LeftLayout<T> layout;
   const T* b_gate;
   const T* b_up;
 
+  Target target(int64_t row, int64_t column) const {
+    const int64_t h = column / kNV;
+    const P* at =
+        hidden + (layout.in_panels ? layout.tile_of(row) * layout.panel_size() + h * kLeftRows
+                                   : row * padded_lda(layout.k) + h);
+    const int64_t stride = layout.in_panels ? kNR : padded_lda(layout.k);
+    return {reinterpret_cast<const char*>(at), nullptr, stride * int64_t(sizeof(P))};
+  }
   void operator()(int64_t row, int64_t rows, int64_t column, int64_t columns, const float* c,
                   int64_t ldc) const {
-    for (int64_t r = 0; r < rows; r++, c += ldc) {
-      Operand<T>* out = hidden + (row + r) * ldh;
-      for (int64_t i = 0; i < columns; i += kNR) {
-        const int64_t h = (column + i) / kNV;
-        Vec gate = load(c + i), up = load(c + i + kW);
-        if (b_gate) {
-          gate += load_lanes(b_gate, h, width);
-          up += load_lanes(b_up, h, width);
-        }
-        store_lanes(out, h, width, silu<T>(gate) * up);
+    const int64_t width = layout.k, first = column / kNV, end = (column + columns) / kNV;
+    // The last columns bring the padding with them.
+    const int64_t last = end >= width ? layout.padded_k() : end;
+    if (!layout.in_panels) {
+      for (int64_t r = row; r < row + rows; r++, c += ldc) {
+        P* out = hidden + r * padded_lda(width);
+        for (int64_t h = first; h < min_of(end, width); h += kW)
+          store_lanes(out, h, width, gated(c + (h - first) * kNV, h));
+        for (int64_t h = width; h < last; h++) out[h] = P{};
       }
-      if (column + columns >= kNV * width) {
-        for (int64_t i = width; i < round_up<int64_t>(width, kKPad<Operand<T>>); i++)
-          out[i] = Operand<T>{};
-      }
+      return;
     }
+    if constexpr (kLeftPanels<P>) store_panels(row, rows, first, last, c, ldc);
+  }
+
+ private:
+  void store_panels(int64_t row, int64_t rows, int64_t first, int64_t last, const float* c,
+                    int64_t ldc) const {
+    const int64_t width = layout.k, t1 = layout.tile_of(row + rows - 1);
+    for (int64_t t = layout.tile_of(row); t <= t1; t++) {
+      const int count = int(layout.edge(t + 1) - layout.edge(t));
+      P* panel = hidden + t * layout.panel_size();
+      for (int64_t h = first; h < last; h += kW) {
+        Vec square[kLeftRows] = {};
+        const int n = int(max_of<int64_t>(0, min_of<int64_t>(width - h, kW)));
+        if (n > 0) {
+          for (int r = 0; r < count; r++) square[r] = gated(c + r * ldc + (h - first) * kNV, h);
+        }
+        store_columns(panel, h, n, square);
+      }
+      c += count * ldc;
+    }
+  }
+
+  // kW columns of hidden from h on. Those past the width are zero, as the packed weight's are.
+  FUSEBENCH_INLINE Vec gated(const float* c, int64_t h) const {
+    Vec gate = load(c), up = load(c + kW);
+    if (b_gate) {
+      gate += load_lanes(b_gate, h, layout.k);
+      up += load_lanes(b_up, h, layout.k);
+    }
+    return silu<T>(gate) * up;
   }
 };
 

@@ -10,8 +10,10 @@ namespace {
 template <class T>
 void run(const LinearArgs& args, const Parallel& parallel) {
   const int workers = gemm_workers<T>(parallel, args.rows, args.n, args.k);
-  LeftOperand<T> left(args.x, args.rows, args.k, args.prologue, workers);
-  Gemm<T> gemm(args.rows, {args.weight, args.n, args.k, false, args.packed}, kNR, workers);
+  const bool few = LeftLayout<T>::is_few(args.rows, args.n, args.packed != nullptr);
+  const LeftLayout<T> layout(args.rows, args.k, few);
+  LeftOperand<T> left(args.x, layout, args.prologue, workers);
+  Gemm<T> gemm(layout, {args.weight, args.n, args.k, false, args.packed}, kNR, workers);
   const StoreRows<T> epilogue{static_cast<T*>(args.out), args.n, static_cast<const T*>(args.bias),
                               static_cast<const T*>(args.residual)};
   run_gemm(parallel, workers, left, gemm, epilogue);

@@ -108,32 +108,116 @@ void prepare_row(const T* x, int64_t k, const Prologue& prologue, Operand<T>* ou
   }
 }
 
-// x [m, k] as the left operand of a GEMM: in place where nothing has to be done to it, else a
-// phase of `tasks` writes it to a buffer whose rows do not compete for the same cache sets.
+// Elements between rows that do not compete for the same cache sets.
+constexpr int64_t padded_lda(int64_t k) { return round_up<int64_t>(k, 32) + 32; }
+
+// Columns [k, k + n), k a multiple of kW and n <= kW, of the rows of a left panel, a vector each.
+FUSEBENCH_INLINE void store_columns(float* panel, int64_t k, int n, Vec (&rows)[kLeftRows]) {
+  for (int g = 0; g < kLeftRows; g += kW) {
+    Vec(&square)[kW] = reinterpret_cast<Vec(&)[kW]>(rows[g]);
+    transpose(square);
+    for (int i = 0; i < n; i++) store(panel + (k + i) * kLeftRows + g, square[i]);
+  }
+}
+#if FUSEBENCH_ISA_LEVEL >= 3
+// All kW columns, so that zeros fill the padding.
+FUSEBENCH_INLINE void store_columns(bf16* panel, int64_t k, int, Vec (&rows)[kLeftRows]) {
+  Vec pairs[kW];
+  for (int r = 0; r < kW; r++) pairs[r] = (Vec)_mm512_castsi256_si512((__m256i)narrow(rows[r]));
+  transpose(pairs);
+  for (int i = 0; i < kW / 2; i++)
+    store(reinterpret_cast<float*>(panel) + (k / 2 + i) * kLeftRows, pairs[i]);
+}
+#endif
+
+// How m rows of k operands lie in memory as the left side of a GEMM: as rows, padded_lda() apart,
+// for dot_rows() and AMX, or as panels for tile(). Panels and tiles have equal height, so that
+// none is too short to hide the latency of its sums.
 template <class T>
-struct LeftOperand {
+struct LeftLayout {
   using P = Operand<T>;
-  const T* x;
+  static constexpr int64_t kFewRows = kAmx<P> ? 16 : 12, kFewRowsPacked = 4;
   int64_t m, k;
+  bool few, in_panels;
+
+  LeftLayout(int64_t m_, int64_t k_, bool few_)
+      : m(m_), k(k_), few(few_), in_panels(!few && kLeftPanels<P>) {}
+
+  // Whether dot_rows() is the better way: the tile would be mostly empty.
+  static bool is_few(int64_t m, int64_t columns, bool packed_weight) {
+    return m <= (packed_weight ? kFewRowsPacked : kFewRows) || columns < kNR / 2;
+  }
+
+  int64_t padded_k() const { return round_up<int64_t>(k, kKPad<P>); }
+  int64_t panel_size() const { return padded_k() * kLeftRows; }
+  int64_t tiles() const { return ceil_div<int64_t>(m, kMR<P>); }
+  int64_t edge(int64_t tile) const { return m * tile / tiles(); }
+  int64_t tile_of(int64_t row) const { return ((row + 1) * tiles() - 1) / m; }
+  size_t bytes() const {
+    return (in_panels ? tiles() * panel_size() : m * padded_lda(k)) * sizeof(P);
+  }
+};
+
+// x [m, k] as the left operand of a GEMM: in place where nothing has to be done to it, else a
+// phase of `tasks` writes it to a buffer.
+template <class T>
+struct LeftOperand : LeftLayout<T> {
+  using P = Operand<T>;
+  using Layout = LeftLayout<T>;
+  using Layout::k;
+  using Layout::m;
+  const T* x;
   Prologue prologue;
   bool in_place;
   int64_t lda, tasks;
   P* buffer = nullptr;
 
-  LeftOperand(const void* x_, int64_t m_, int64_t k_, const Prologue& prologue_, int workers)
-      : x(static_cast<const T*>(x_)), m(m_), k(k_), prologue(prologue_) {
-    constexpr int64_t kCollide = kMR<P> > 16 ? 2048 : 4096;
-    in_place = sizeof(T) == sizeof(P) && prologue.norm == Norm::none && k % kKPad<P> == 0 &&
-               (m <= 4 || k * int64_t(sizeof(P)) % kCollide != 0);
+  LeftOperand(const void* x_, const Layout& layout, const Prologue& prologue_, int workers)
+      : Layout(layout), x(static_cast<const T*>(x_)), prologue(prologue_) {
+    in_place = !Layout::in_panels && sizeof(T) == sizeof(P) && prologue.norm == Norm::none &&
+               k % kKPad<P> == 0 && (Layout::few || k * int64_t(sizeof(P)) % 2048 != 0);
     lda = in_place ? k : padded_lda(k);
-    tasks = in_place ? 0 : min_of<int64_t>(m, 4 * workers);
+    tasks = in_place ? 0 : Layout::in_panels ? Layout::tiles() : min_of<int64_t>(m, 4 * workers);
   }
-  static int64_t padded_lda(int64_t k) { return round_up<int64_t>(k, 32) + 32; }
-  size_t bytes() const { return in_place ? 0 : m * lda * sizeof(P); }
-  const P* rows() const { return in_place ? reinterpret_cast<const P*>(x) : buffer; }
+  size_t bytes() const { return in_place ? 0 : Layout::bytes(); }
+  const P* data() const { return in_place ? reinterpret_cast<const P*>(x) : buffer; }
+
   void run(int64_t task) const {
-    for (int64_t r = m * task / tasks; r < m * (task + 1) / tasks; r++)
-      prepare_row(x + r * k, k, prologue, buffer + r * lda);
+    if (!Layout::in_panels) {
+      for (int64_t r = m * task / tasks; r < m * (task + 1) / tasks; r++)
+        prepare_row(x + r * k, k, prologue, buffer + r * lda);
+    } else if constexpr (kLeftPanels<P>) {
+      const int64_t row = Layout::edge(task);
+      prepare_panel(x + row * k, int(Layout::edge(task + 1) - row),
+                    buffer + task * Layout::panel_size());
+    }
+  }
+
+ private:
+  void prepare_panel(const T* rows, int count, P* panel) const {
+    RowStatistics statistics[kMR<P>] = {};
+    if (prologue.norm != Norm::none) {
+      for (int r = 0; r < count; r++)
+        statistics[r] =
+            row_statistics(rows + r * k, k, prologue.norm == Norm::layernorm, prologue.eps);
+    }
+    const T* weight = static_cast<const T*>(prologue.weight);
+    const T* bias = static_cast<const T*>(prologue.bias);
+    for (int64_t i = 0; i < Layout::padded_k(); i += kW) {
+      Vec columns[kLeftRows] = {};
+      const int n = int(max_of<int64_t>(0, min_of<int64_t>(k - i, kW)));
+      if (n > 0 && prologue.norm == Norm::none) {
+        for (int r = 0; r < count; r++) columns[r] = load_lanes(rows + r * k, i, k);
+      } else if (n > 0) {
+        const Vec scale = weight ? load_lanes(weight, i, k) : first_lanes(set1(1.f), n, 0.f);
+        const Vec shift = bias ? load_lanes(bias, i, k) : Vec{};
+        for (int r = 0; r < count; r++) {
+          const RowStatistics& s = statistics[r];
+          columns[r] = (load_lanes(rows + r * k, i, k) - s.mean) * s.scale * scale + shift;
+        }
+      }
+      store_columns(panel, i, n, columns);
+    }
   }
 };
 

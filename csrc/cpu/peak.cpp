@@ -58,7 +58,7 @@ double bf16_flops(double seconds) {
   alignas(64) bf16 a[32 * 32] = {}, b[kNR * 32] = {};
   alignas(64) float c[32 * kNR] = {};
   TileScope tiles;
-  tile(32, a, 32, b, 32, c, kNR, false, b);  // configures the tiles
+  tile_rows(32, a, 32, {b, 32, c, kNR, false, b});  // configures the tiles
   _tile_loadd(4, a, 64);
   _tile_loadd(5, a, 64);
   _tile_loadd(6, b, 64);

@@ -141,7 +141,7 @@ void run_few(const SdpaArgs& args, const Parallel& parallel) {
   const int64_t splits =
       max_of<int64_t>(1, min_of(ceil_div<int64_t>(2 * workers, kv_heads), args.kv_len / kMinSplit));
   const int64_t keys = ceil_div(args.kv_len, splits), lds = round_up<int64_t>(keys, kW) + kW;
-  const int64_t ldq = LeftOperand<T>::padded_lda(d), part_row = round_up<int64_t>(d, kW) + kW;
+  const int64_t ldq = padded_lda(d), part_row = round_up<int64_t>(d, kW) + kW;
 
   Layout layout;
   const size_t part_at = layout.add(kv_heads * splits * rows * part_row * sizeof(float));

@@ -12,31 +12,35 @@ template <class T>
 void run(const SwigluFfnArgs& args, const Parallel& parallel) {
   using P = Operand<T>;
   const int workers = gemm_workers<T>(parallel, args.rows, 3 * args.hidden, args.k);
-  LeftOperand<T> left(args.x, args.rows, args.k, args.prologue, workers);
-  Gemm<T> up(args.rows, {args.w_gate_up, 2 * args.hidden, args.k, true, args.packed_gate_up}, kNR,
+  // One rule for both products: what the first writes is what the second reads.
+  const bool packed = args.packed_gate_up != nullptr && args.packed_down != nullptr;
+  const int64_t columns = min_of(2 * args.hidden, args.n);
+  const bool few = LeftLayout<T>::is_few(args.rows, columns, packed);
+  const LeftLayout<T> layout(args.rows, args.k, few);
+  const LeftLayout<T> hidden_layout(args.rows, args.hidden, few);
+  LeftOperand<T> left(args.x, layout, args.prologue, workers);
+  Gemm<T> up(layout, {args.w_gate_up, 2 * args.hidden, args.k, true, args.packed_gate_up}, kNR,
              workers);
-  Gemm<T> down(args.rows, {args.w_down, args.n, args.hidden, false, args.packed_down}, kNR,
+  Gemm<T> down(hidden_layout, {args.w_down, args.n, args.hidden, false, args.packed_down}, kNR,
                workers);
-  const int64_t ldh = LeftOperand<T>::padded_lda(args.hidden);
 
-  Layout layout;
-  const size_t left_at = layout.add(left.bytes());
-  const size_t hidden_at = layout.add(args.rows * ldh * sizeof(P));
-  const size_t scratch_at = layout.bytes;
+  Layout memory_layout;
+  const size_t left_at = memory_layout.add(left.bytes());
+  const size_t hidden_at = memory_layout.add(hidden_layout.bytes());
+  const size_t scratch_at = memory_layout.bytes;
   const size_t scratch_bytes =
       round_up<size_t>(max_of(up.scratch_bytes(), down.scratch_bytes()), 128);
-  layout.add(workers * scratch_bytes);
-  char* memory = static_cast<char*>(workspace(layout.bytes));
+  memory_layout.add(workers * scratch_bytes);
+  char* memory = static_cast<char*>(workspace(memory_layout.bytes));
   left.buffer = reinterpret_cast<P*>(memory + left_at);
   P* hidden = reinterpret_cast<P*>(memory + hidden_at);
-  up.a = left.rows();
+  up.a = left.data();
   up.lda = left.lda;
   down.a = hidden;
-  down.lda = ldh;
+  down.lda = padded_lda(args.hidden);
 
   const T* b_gate = static_cast<const T*>(args.b_gate_up);
-  const SiluMul<T> silu_mul{hidden, ldh, args.hidden, b_gate,
-                            b_gate ? b_gate + args.hidden : nullptr};
+  const SiluMul<T> silu_mul{hidden, hidden_layout, b_gate, b_gate ? b_gate + args.hidden : nullptr};
   const StoreRows<T> store_rows{static_cast<T*>(args.out), args.n,
                                 static_cast<const T*>(args.b_down),
                                 static_cast<const T*>(args.residual)};

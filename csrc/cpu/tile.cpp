@@ -37,7 +37,7 @@ struct Step<bf16> {
 // Where the panel's rows kAhead behind row i of k are: in this panel (b is its row i) or the next.
 template <class P>
 FUSEBENCH_INLINE const P* ahead(const P* b, int64_t i, int64_t k, const P* next) {
-  constexpr int64_t kAhead = 4096 / (kNR * sizeof(P));
+  constexpr int64_t kAhead = 2048 / (kNR * sizeof(P));
   return i + kAhead < k ? b + kAhead * kNR : next + (i + kAhead - k) * kNR;
 }
 // Fetches kRows rows of a panel into the first-level cache.
@@ -48,10 +48,35 @@ FUSEBENCH_INLINE void fetch(const P* rows) {
   for (int i = 0; i < kLines; i++) __builtin_prefetch(reinterpret_cast<const char*>(rows) + i * 64);
 }
 
+// Asks for row r of a target.
+template <int kBytes>
+FUSEBENCH_INLINE void fetch_target(const Target& target, int64_t r) {
+#pragma GCC unroll 2
+  for (int i = 0; i < kBytes; i += 64) {
+    __builtin_prefetch(target.rows + r * target.stride + i, 1, 2);
+    if (target.also) __builtin_prefetch(target.also + r * target.stride + i, 0, 2);
+  }
+}
+
+// Where a tile finds the operands of row r and step i: in a left panel, or in rows.
+template <class P>
+struct InPanel {
+  const P* a;
+  FUSEBENCH_INLINE const P* at(int r, int64_t i) const { return a + i * kLeftRows + r * kPair<P>; }
+  InPanel from(int64_t i) const { return {a + i * kLeftRows}; }
+};
+template <class P>
+struct InRows {
+  const P* a;
+  int64_t lda;
+  FUSEBENCH_INLINE const P* at(int r, int64_t i) const { return a + r * lda + i; }
+  InRows from(int64_t i) const { return {a + i, lda}; }
+};
+
 // Out of line: a call per tile costs nothing, and each size gets its own register allocation.
-template <int M, class P>
-__attribute__((noinline)) void fma_tile(const P* a, int64_t lda, const P* b, int64_t k, float* c,
-                                        int64_t ldc, bool accumulate, const P* next) {
+template <int M, class Left, class P>
+__attribute__((noinline)) void fma_tile(Left a, const P* b, int64_t k, float* c, int64_t ldc,
+                                        bool accumulate, const P* next, const Target& target) {
   using S = Step<P>;
   constexpr int kStep = kPair<P>;
   Vec acc[M][kNV];
@@ -66,16 +91,18 @@ __attribute__((noinline)) void fma_tile(const P* a, int64_t lda, const P* b, int
     for (int v = 0; v < kNV; v++) bv[v] = S::load(row + v * kW * kStep);
 #pragma GCC unroll 16
     for (int r = 0; r < M; r++) {
-      const typename S::V av = S::broadcast(a + r * lda + i);
+      const typename S::V av = S::broadcast(a.at(r, i));
 #pragma GCC unroll 2
       for (int v = 0; v < kNV; v++) acc[r][v] = S::multiply_add(acc[r][v], av, bv[v]);
     }
   };
   // Four steps at a time leave the integer work of the loop off the FMA units' ports.
   constexpr int kUnroll = 4;
+  const int64_t rows_left = target.rows ? M * kUnroll * kStep : 0;
   int64_t i = 0;
   for (; i + kUnroll * kStep <= k; i += kUnroll * kStep, b += kUnroll * kNR * kStep) {
     fetch<kUnroll * kStep>(ahead(b, i, k, next));
+    if (i < rows_left) fetch_target<kNR * sizeof(P)>(target, i / (kUnroll * kStep));
 #pragma GCC unroll 4
     for (int u = 0; u < kUnroll; u++) step(i + u * kStep, b + u * kNR * kStep);
   }
@@ -90,13 +117,25 @@ __attribute__((noinline)) void fma_tile(const P* a, int64_t lda, const P* b, int
   }
 }
 
-template <class P, int M = kTileRows>
-FUSEBENCH_INLINE void fma_tile_rows(int m, const P* a, int64_t lda, const P* b, int64_t k, float* c,
-                                    int64_t ldc, bool accumulate, const P* next) {
+template <class Left, class P, int M = kTileRows>
+FUSEBENCH_INLINE void fma_tile_of(int m, Left a, const P* b, int64_t k, float* c, int64_t ldc,
+                                  bool accumulate, const P* next, const Target& target) {
   if constexpr (M > 1) {
-    if (m < M) return fma_tile_rows<P, M - 1>(m, a, lda, b, k, c, ldc, accumulate, next);
+    if (m < M) return fma_tile_of<Left, P, M - 1>(m, a, b, k, c, ldc, accumulate, next, target);
   }
-  fma_tile<M>(a, lda, b, k, c, ldc, accumulate, next);
+  fma_tile<M>(a, b, k, c, ldc, accumulate, next, target);
+}
+
+template <class Left, class P>
+FUSEBENCH_INLINE void tile_of(int m, Left a, const TileArgs<P>& t) {
+  // Sums of many terms are sums of sums: in one chain the rounding errors would outgrow those of
+  // a blocked GEMM.
+  constexpr int64_t kChain = FUSEBENCH_ISA_LEVEL > 0 ? 256 : 64;  // more roundings without FMA
+  for (int64_t i = 0; i < t.k; i += kChain) {
+    fma_tile_of(m, a.from(i), t.panel + i * kNR, min_of(kChain, t.k - i), t.c, t.ldc,
+                t.accumulate || i > 0, i + kChain < t.k ? t.panel + (i + kChain) * kNR : t.next,
+                i == 0 ? t.target : Target{});
+  }
 }
 
 #if FUSEBENCH_ISA_LEVEL >= 4
@@ -121,14 +160,15 @@ void configure(int m) {
   tile_shape = m;
 }
 
-void amx_tile(int m, const bf16* a, int64_t lda, const bf16* b, int64_t k, float* c, int64_t ldc,
-              bool accumulate, const bf16* next) {
+void amx_tile(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& t) {
   configure(m);
   constexpr int64_t kPanelRow = kNR * 2 * sizeof(bf16);
-  const int64_t a_row = lda * sizeof(bf16), c_row = ldc * sizeof(float);
+  const int64_t a_row = lda * sizeof(bf16), ldc = t.ldc, c_row = ldc * sizeof(float);
   const bf16* a2 = a + 16 * lda;
+  const bf16* b = t.panel;
+  float* c = t.c;
   if (m > 16) {
-    if (accumulate) {
+    if (t.accumulate) {
       _tile_loadd(0, c, c_row);
       _tile_loadd(1, c + 16, c_row);
       _tile_loadd(2, c + 16 * ldc, c_row);
@@ -139,12 +179,16 @@ void amx_tile(int m, const bf16* a, int64_t lda, const bf16* b, int64_t k, float
       _tile_zero(2);
       _tile_zero(3);
     }
-    for (int64_t i = 0; i < k; i += 32, b += kNR * 32) {
-      fetch<32>(ahead(b, i, k, next));
+    for (int64_t i = 0; i < t.k; i += 32, b += kNR * 32, a += 32, a2 += 32) {
+      fetch<32>(ahead(b, i, t.k, t.next));
+      if (t.target.rows) {
+        for (int64_t r = i / 8; r < min_of<int64_t>(i / 8 + 4, m); r++)
+          fetch_target<64>(t.target, r);
+      }
       _tile_loadd(6, b, kPanelRow);
-      _tile_loadd(4, a + i, a_row);
+      _tile_loadd(4, a, a_row);
       _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(5, a2 + i, a_row);
+      _tile_loadd(5, a2, a_row);
       _tile_dpbf16ps(2, 5, 6);
       _tile_loadd(7, b + 32, kPanelRow);
       _tile_dpbf16ps(1, 4, 7);
@@ -155,16 +199,16 @@ void amx_tile(int m, const bf16* a, int64_t lda, const bf16* b, int64_t k, float
     _tile_stored(2, c + 16 * ldc, c_row);
     _tile_stored(3, c + 16 * ldc + 16, c_row);
   } else {
-    if (accumulate) {
+    if (t.accumulate) {
       _tile_loadd(0, c, c_row);
       _tile_loadd(1, c + 16, c_row);
     } else {
       _tile_zero(0);
       _tile_zero(1);
     }
-    for (int64_t i = 0; i < k; i += 32, b += kNR * 32) {
-      fetch<32>(ahead(b, i, k, next));
-      _tile_loadd(4, a + i, a_row);
+    for (int64_t i = 0; i < t.k; i += 32, b += kNR * 32, a += 32) {
+      fetch<32>(ahead(b, i, t.k, t.next));
+      _tile_loadd(4, a, a_row);
       _tile_loadd(6, b, kPanelRow);
       _tile_loadd(7, b + 32, kPanelRow);
       _tile_dpbf16ps(0, 4, 6);
@@ -399,15 +443,11 @@ void pack_row_pairs(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, bf
 
 }  // namespace
 
-void tile(int m, const float* a, int64_t lda, const float* panel, int64_t k, float* c, int64_t ldc,
-          bool accumulate, const float* next) {
-  // Sums of many terms are sums of sums: in one chain the rounding errors would outgrow those of
-  // a blocked GEMM.
-  constexpr int64_t kChain = FUSEBENCH_ISA_LEVEL > 0 ? 256 : 64;  // more roundings without FMA
-  for (int64_t i = 0; i < k; i += kChain) {
-    fma_tile_rows(m, a + i, lda, panel + i * kNR, min_of(kChain, k - i), c, ldc,
-                  accumulate || i > 0, i + kChain < k ? panel + (i + kChain) * kNR : next);
-  }
+void tile(int m, const float* a, const TileArgs<float>& args) {
+  tile_of(m, InPanel<float>{a}, args);
+}
+void tile_rows(int m, const float* a, int64_t lda, const TileArgs<float>& args) {
+  tile_of(m, InRows<float>{a, lda}, args);
 }
 
 void dot_rows(int m, const float* a, int64_t lda, const float* w, int64_t ldw, int n, int64_t k,
@@ -444,14 +484,16 @@ void pack_rows(const float* w, int64_t ldw, int n, int64_t k, int64_t kp, float*
 void pack_rows(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, bf16* panel) {
   pack_row_pairs(w, ldw, n, k, kp, panel);
 }
-void tile(int m, const bf16* a, int64_t lda, const bf16* panel, int64_t k, float* c, int64_t ldc,
-          bool accumulate, const bf16* next) {
 #if FUSEBENCH_ISA_LEVEL >= 4
-  amx_tile(m, a, lda, panel, k, c, ldc, accumulate, next);
-#else
-  fma_tile_rows(m, a, lda, panel, k, c, ldc, accumulate, next);
-#endif
+void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args) {
+  amx_tile(m, a, lda, args);
 }
+#else
+void tile(int m, const bf16* a, const TileArgs<bf16>& args) { tile_of(m, InPanel<bf16>{a}, args); }
+void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args) {
+  tile_of(m, InRows<bf16>{a, lda}, args);
+}
+#endif
 #else
 void pack_rows(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, float* panel) {
   pack_rows_of(w, ldw, n, k, kp, panel);

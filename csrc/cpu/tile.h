@@ -33,18 +33,42 @@ constexpr int kKPad = sizeof(P) == 2 ? 32 : 1;
 // Rows of the register tile: accumulators, a panel row and a broadcast fill the register file.
 constexpr int kTileRows = FUSEBENCH_ISA_LEVEL >= 2 ? 14 : 6;
 template <class P>
-constexpr int kMR = FUSEBENCH_ISA_LEVEL >= 4 && sizeof(P) == 2 ? 32 : kTileRows;
-// Rows that go through a column block together.
+constexpr bool kAmx = FUSEBENCH_ISA_LEVEL >= 4 && sizeof(P) == 2;
 template <class P>
-constexpr int kBlockRows = kMR<P> == 32 ? 32 : kMR<P> * 2;
+constexpr int kMR = kAmx<P> ? 32 : kTileRows;
+// Left operands come in panels too, of up to kMR rows: [k / pair][kLeftRows][pair], so that the
+// broadcasts of a step share a cache line. AMX loads rows as they are, and is better off so.
+template <class P>
+constexpr bool kLeftPanels = !kAmx<P>;
+constexpr int kLeftRows = round_up(kTileRows, kW);
+
+// Where the rows that will take a result lie, and others that will be read with them: 128 bytes
+// each, or half of them for bf16. Stores that miss the cache would stall the core, so a tile asks
+// for the lines while it multiplies.
+struct Target {
+  const char* rows = nullptr;
+  const char* also = nullptr;
+  int64_t stride = 0;  // bytes
+};
 
 // c[m, kNR] = (accumulate ? c : 0) + a[m, k] * panel, 1 <= m <= kMR, k a multiple of kKPad.
 // `next` is the panel (rows) that will be read after this one: it is fetched ahead.
-void tile(int m, const float* a, int64_t lda, const float* panel, int64_t k, float* c, int64_t ldc,
-          bool accumulate, const float* next);
+// tile() takes a left panel, tile_rows() rows of a as they are.
+template <class P>
+struct TileArgs {
+  const P* panel;
+  int64_t k;
+  float* c;
+  int64_t ldc;
+  bool accumulate;
+  const P* next;
+  Target target = {};
+};
+void tile(int m, const float* a, const TileArgs<float>& args);
+void tile_rows(int m, const float* a, int64_t lda, const TileArgs<float>& args);
 #if FUSEBENCH_ISA_LEVEL >= 3
-void tile(int m, const bf16* a, int64_t lda, const bf16* panel, int64_t k, float* c, int64_t ldc,
-          bool accumulate, const bf16* next);
+void tile(int m, const bf16* a, const TileArgs<bf16>& args);  // not with AMX
+void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args);
 #endif
 
 // c[m, n] = a[m, k] * w[n, k]^T without packing: for a few rows, which wait for w's memory.
