@@ -1,5 +1,9 @@
 // Epilogues of the GEMM: what becomes of 8 + 8 float32 results of one row (see ColumnPairs).
-// columns() loads what depends on the columns only; store() finishes one row.
+// place() says where the columns of a pair lie, columns() also loads what depends on them only, and
+// finish() makes of the products of one row what is to be stored. Then store() writes that from
+// registers, 16 bytes at a time; or, on sm_90a, four neighbouring lanes and 64 rows put it into
+// kChunks boxes, and store_boxes(), at the place of the first of the four pairs, hands them to the
+// TMA unit.
 #pragma once
 #include "gemm.cuh"
 
@@ -18,13 +22,21 @@ struct PairBias {
     load8(bias + second, count_b, aligned, v);
     b = pack8<T>(v);
   }
-  // sum = values + bias
-  DEV static void add(const uint4& bias, const float (&values)[8], float (&sum)[8]) {
-    unpack8<T>(bias, sum);
+  DEV static void add(const uint4& bias, float (&values)[8]) {
+    float v[8];
+    unpack8<T>(bias, v);
     UNROLL
-    for (int e = 0; e < 8; e++) sum[e] += values[e];
+    for (int e = 0; e < 8; e++) values[e] += v[e];
   }
 };
+
+// The map of a row-major matrix by its boxes.
+template <class T>
+StoreMaps<1> matrix_map(T* out, int rows, int columns) {
+  const uint64_t n = static_cast<uint64_t>(columns);
+  return {{make_tensor_map(
+      out, {2, {n, static_cast<uint64_t>(rows)}, {n * 2}, {kBoxColumns, kBoxRows}, kSwizzleNone})}};
+}
 
 // out[row, column] = result + bias + residual, row-major.
 template <class T>
@@ -36,26 +48,40 @@ struct RowMajorEpilogue {
   int first = 0, second = 0, count_a = 0, count_b = 0;
   PairBias<T> bias_values = {};
 
-  DEV void columns(int pair, const ColumnPairs& pairs) {
+  DEV void place(int pair, const ColumnPairs& pairs) {
     first = pairs.first(pair), second = first + pairs.half;
     count_a = max_of(0, min_of(8, n - first)), count_b = max_of(0, min_of(8, n - second));
+  }
+  DEV void columns(int pair, const ColumnPairs& pairs) {
+    place(pair, pairs);
     bias_values.load(bias, first, second, count_a, count_b, aligned);
   }
-  DEV void store(int row, const float (&a)[8], const float (&b)[8]) const {
-    const int64_t at = static_cast<int64_t>(row) * n;
-    store_chunk(at + first, count_a, a, bias_values.a);
-    store_chunk(at + second, count_b, b, bias_values.b);
+  DEV void finish(int row, float (&a)[8], float (&b)[8]) const {
+    PairBias<T>::add(bias_values.a, a);
+    PairBias<T>::add(bias_values.b, b);
+    if (!residual) return;
+    const T* src = residual + static_cast<int64_t>(row) * n;
+    float r[8];
+    load8(src + first, count_a, aligned, r);
+    UNROLL
+    for (int e = 0; e < 8; e++) a[e] += r[e];
+    load8(src + second, count_b, aligned, r);
+    UNROLL
+    for (int e = 0; e < 8; e++) b[e] += r[e];
   }
-  DEV void store_chunk(int64_t at, int count, const float (&v)[8], const uint4& bias8) const {
-    float sum[8];
-    PairBias<T>::add(bias8, v, sum);
-    if (residual) {
-      float r[8];
-      load8(residual + at, count, aligned, r);
-      UNROLL
-      for (int e = 0; e < 8; e++) sum[e] += r[e];
-    }
-    store8(out + at, count, aligned, sum);
+  DEV void store(int row, const float (&a)[8], const float (&b)[8]) const {
+    T* dst = out + static_cast<int64_t>(row) * n;
+    store8(dst + first, count_a, aligned, a);
+    store8(dst + second, count_b, aligned, b);
+  }
+
+  static constexpr int kChunks = 2, kOutputs = 1;
+  bool fits_sm90() const { return aligned; }
+  DEV void assume_aligned() { aligned = true; }
+  StoreMaps<kOutputs> maps(int m) const { return matrix_map(out, m, n); }
+  DEV void store_boxes(const StoreMaps<kOutputs>& to, smem_t boxes, int row, int) const {
+    tma_store_2d(&to.map[0], boxes, first, row);
+    tma_store_2d(&to.map[0], boxes + kBoxBytes, second, row);
   }
 };
 
@@ -69,19 +95,31 @@ struct SiluMulEpilogue {
   int column = 0, count = 0;
   PairBias<T> bias_values = {};
 
-  DEV void columns(int pair, const ColumnPairs& pairs) {
+  DEV void place(int pair, const ColumnPairs& pairs) {
     column = pairs.first(pair), count = pairs.count(pair);
+  }
+  DEV void columns(int pair, const ColumnPairs& pairs) {
+    place(pair, pairs);
     bias_values.load(bias, column, column + ffn, count, count, aligned);
   }
-  DEV void store(int row, const float (&a)[8], const float (&b)[8]) const {
-    float gate[8], up[8];
-    bias_values.add(bias_values.a, a, gate);
-    bias_values.add(bias_values.b, b, up);
+  DEV void finish(int, float (&a)[8], float (&b)[8]) const {
+    PairBias<T>::add(bias_values.a, a);
+    PairBias<T>::add(bias_values.b, b);
     UNROLL
-    for (int e = 0; e < 8; e++) up[e] *= gate[e] * sigmoid(gate[e]);
-    store8(hidden + static_cast<int64_t>(row) * ffn + column, count, aligned, up);
+    for (int e = 0; e < 8; e++) a[e] *= sigmoid(a[e]) * b[e];
+  }
+  DEV void store(int row, const float (&a)[8], const float (&)[8]) const {
+    store8(hidden + static_cast<int64_t>(row) * ffn + column, count, aligned, a);
   }
   DEV static float sigmoid(float v) { return rcp(1.f + ex2(v * -1.4426950408889634f)); }
+
+  static constexpr int kChunks = 1, kOutputs = 1;
+  bool fits_sm90() const { return aligned; }
+  DEV void assume_aligned() { aligned = true; }
+  StoreMaps<kOutputs> maps(int m) const { return matrix_map(hidden, m, ffn); }
+  DEV void store_boxes(const StoreMaps<kOutputs>& to, smem_t boxes, int row, int) const {
+    tma_store_2d(&to.map[0], boxes, column, row);
+  }
 };
 
 // Rotates q and k, and sends every head to its place in q, k or v, each [batch, heads, tokens, d].
@@ -91,47 +129,73 @@ struct HeadsEpilogue {
   const float *cos, *sin;  // [tokens, d / 2] or null
   T *q, *k, *v;
   int tokens, heads, kv_heads, head_dim;
-  bool aligned;           // bias, q, k, v and the position of every chunk
-  bool aligned_rotation;  // cos and sin likewise
-  T* head = nullptr;      // this head, batch 0, token 0
-  int64_t batch_stride = 0;
-  int offset = 0, count = 0;
+  bool aligned;                                     // bias, q, k, v and the position of every chunk
+  bool aligned_rotation;                            // cos and sin likewise
+  int output = 0, head = 0, offset = 0, count = 0;  // of q, k, v; of its heads; in the head
   bool rotate = false;
   PairBias<T> bias_values = {};
 
-  DEV void columns(int pair, const ColumnPairs& pairs) {
+  DEV void place(int pair, const ColumnPairs& pairs) {
     const int first = pairs.first(pair);
-    int h = first / head_dim, own_heads = heads;
-    offset = first % head_dim, count = pairs.count(pair);
-    T* base = q;
-    rotate = cos != nullptr && h < heads + kv_heads;
-    if (h >= heads) {
-      const bool is_k = h < heads + kv_heads;
-      base = is_k ? k : v, h -= is_k ? heads : heads + kv_heads, own_heads = kv_heads;
-    }
-    const int64_t per_head = static_cast<int64_t>(tokens) * head_dim;
-    head = base + h * per_head, batch_stride = own_heads * per_head;
+    head = first / head_dim, offset = first % head_dim, count = pairs.count(pair);
+    output = head < heads ? 0 : head < heads + kv_heads ? 1 : 2;
+    head -= output == 0 ? 0 : output == 1 ? heads : heads + kv_heads;
+    rotate = cos != nullptr && output < 2;
+  }
+  DEV void columns(int pair, const ColumnPairs& pairs) {
+    place(pair, pairs);
+    const int first = pairs.first(pair);
     bias_values.load(bias, first, first + head_dim / 2, count, count, aligned);
   }
-  DEV void store(int row, const float (&a)[8], const float (&b)[8]) const {
-    const int batch = row / tokens, token = row % tokens, half = head_dim / 2;
-    float x1[8], x2[8];
-    bias_values.add(bias_values.a, a, x1);
-    bias_values.add(bias_values.b, b, x2);
-    if (rotate) {
-      float c[8], s[8];
-      const int64_t at = static_cast<int64_t>(token) * half + offset;
-      load8(cos + at, count, aligned_rotation, c);
-      load8(sin + at, count, aligned_rotation, s);
-      UNROLL
-      for (int e = 0; e < 8; e++) {
-        const float r1 = x1[e] * c[e] - x2[e] * s[e], r2 = x2[e] * c[e] + x1[e] * s[e];
-        x1[e] = r1, x2[e] = r2;
-      }
+  DEV void finish(int row, float (&a)[8], float (&b)[8]) const {
+    PairBias<T>::add(bias_values.a, a);
+    PairBias<T>::add(bias_values.b, b);
+    if (!rotate) return;
+    float c[8], s[8];
+    const int64_t at = static_cast<int64_t>(row % tokens) * (head_dim / 2) + offset;
+    load8(cos + at, count, aligned_rotation, c);
+    load8(sin + at, count, aligned_rotation, s);
+    UNROLL
+    for (int e = 0; e < 8; e++) {
+      const float x1 = a[e], x2 = b[e];
+      a[e] = x1 * c[e] - x2 * s[e], b[e] = x2 * c[e] + x1 * s[e];
     }
-    T* dst = head + batch * batch_stride + static_cast<int64_t>(token) * head_dim + offset;
-    store8(dst, count, aligned, x1);
-    store8(dst + half, count, aligned, x2);
+  }
+  DEV void store(int row, const float (&a)[8], const float (&b)[8]) const {
+    const int64_t in_batch = static_cast<int64_t>(row / tokens) * (output ? kv_heads : heads);
+    T* dst = output == 0 ? q : output == 1 ? k : v;
+    dst += ((in_batch + head) * tokens + row % tokens) * head_dim + offset;
+    store8(dst, count, aligned, a);
+    store8(dst + head_dim / 2, count, aligned, b);
+  }
+
+  static constexpr int kChunks = 2, kOutputs = 3;
+  bool fits_sm90() const { return aligned && aligned_rotation; }
+  DEV void assume_aligned() { aligned = aligned_rotation = true; }
+  StoreMaps<kOutputs> maps(int m) const {
+    return {{heads_map(q, heads, m), heads_map(k, kv_heads, m), heads_map(v, kv_heads, m)}};
+  }
+  // Boxes of 64 tokens of one head. With one token each, the sequences take the tokens' place.
+  tensor_map heads_map(T* base, int own_heads, int m) const {
+    const uint64_t d = static_cast<uint64_t>(head_dim), h = static_cast<uint64_t>(own_heads);
+    const uint64_t rows = static_cast<uint64_t>(box_rows(m));
+    const uint64_t line = d * 2, row_bytes = tokens == 1 ? h * line : line;
+    return make_tensor_map(base, {4,
+                                  {d, rows, h, static_cast<uint64_t>(m) / rows},
+                                  {row_bytes, tokens == 1 ? line : rows * line, rows * h * line},
+                                  {kBoxColumns, kBoxRows, 1, 1},
+                                  kSwizzleNone});
+  }
+  HOST_DEV int box_rows(int m) const { return tokens == 1 ? m : tokens; }
+  // Rows that reach into the next sequence are cut off at the end of this one; those of this one
+  // lie before the start of the next and are cut off there.
+  DEV void store_boxes(const StoreMaps<kOutputs>& to, smem_t boxes, int row, int m) const {
+    const int rows = box_rows(m), end = min_of(row + kBoxRows, m);
+    for (int batch = row / rows; batch * rows < end; batch++) {
+      const int at = row - batch * rows;
+      tma_store_4d(&to.map[output], boxes, offset, at, head, batch);
+      tma_store_4d(&to.map[output], boxes + kBoxBytes, offset + head_dim / 2, at, head, batch);
+    }
   }
 };
 }  // namespace fusebench::cuda

@@ -2,6 +2,7 @@
 // values of A before they are multiplied, the epilogue finishes 8 + 8 float32 results of one row in
 // registers; both are types. Which loop runs depends on the GPU and on the problem.
 #pragma once
+#include "gemm_few_rows.cuh"
 #include "gemm_sm80.cuh"
 #include "gemm_sm90.cuh"
 
@@ -10,7 +11,9 @@ namespace fusebench::cuda {
 template <class T, class Prologue, class Epilogue>
 void gemm(const char* name, const GemmProblem<T>& g, Prologue prologue, Epilogue epilogue,
           std::vector<Buffer> buffers, void* stream) {
-  if (fits_sm90(g, prologue))
+  if (g.m <= kFewRows)
+    gemm_few_rows(name, g, prologue, epilogue, std::move(buffers), stream);
+  else if (fits_sm90(g, prologue, epilogue))
     gemm_sm90(name, g, prologue, epilogue, std::move(buffers), stream);
   else
     gemm_sm80(name, g, prologue, epilogue, std::move(buffers), stream);
@@ -28,7 +31,7 @@ void norm_gemm(const char* name, const GemmProblem<T>& g, const Norm& norm, Epil
   buffers.push_back(reads(stats, g.m));
   buffers.push_back(reads(weight, g.k));
   buffers.push_back(reads(bias, g.k));
-  const bool aligned = is_aligned16(weight) && is_aligned16(bias);
+  const bool aligned = g.k % 8 == 0 && is_aligned16(weight) && is_aligned16(bias);
   gemm(name, g, NormPrologue<T>{stats, weight, bias, aligned}, epilogue, std::move(buffers),
        stream);
 }

@@ -43,14 +43,24 @@ struct TileOrder {
   }
 };
 
+// On sm_90a the TMA unit stores finished results: boxes of 64 rows x the 32 columns of a chunk of
+// four neighbouring pairs, dense in shared memory (the 16 bytes of 8 lanes are two rows: no bank
+// conflicts without a swizzle either), cut where the tensor ends.
+constexpr int kBoxRows = 64, kBoxColumns = 32, kBoxBytes = kBoxRows * kBoxColumns * 2;
+template <int N>
+struct StoreMaps {
+  tensor_map map[N];
+};
+
 // ---------------------------------------------------------------------------------- prologues ---
 struct NoPrologue {
   static constexpr bool kActive = false;
 };
 
 // LayerNorm or RMSNorm of the rows of A with statistics from row_stats, rounded once to T as the
-// unfused norm rounds its result. A thread rewrites the very chunks it copied, so waiting for its
-// own copies is enough, and the barrier that publishes the stage publishes the result.
+// unfused norm rounds its result. In the loop of sm_80 a thread rewrites the very chunks it copied,
+// so waiting for its own copies is enough, and the barrier that publishes the stage publishes the
+// result.
 template <class T>
 struct NormPrologue {
   static constexpr bool kActive = true;
@@ -69,17 +79,15 @@ struct NormPrologue {
     if (bias) load8(bias + k0, count, aligned, c.bias);
     return c;
   }
-  DEV void apply(smem_t chunk, float2 row, const Columns& c) const {
-    const uint4 u = lds128(chunk);
-    const uint32_t words[4] = {u.x, u.y, u.z, u.w};
+  DEV uint4 normalized(const uint4& chunk, float2 row, const Columns& c) const {
     float v[8];
+    unpack8<T>(chunk, v);
     UNROLL
-    for (int i = 0; i < 4; i++) {
-      const float2 f = unpack2<T>(words[i]);
-      v[2 * i] = (f.x - row.x) * row.y * c.weight[2 * i] + c.bias[2 * i];
-      v[2 * i + 1] = (f.y - row.x) * row.y * c.weight[2 * i + 1] + c.bias[2 * i + 1];
-    }
-    sts128(chunk, pack8<T>(v));
+    for (int e = 0; e < 8; e++) v[e] = (v[e] - row.x) * row.y * c.weight[e] + c.bias[e];
+    return pack8<T>(v);
+  }
+  DEV void apply(smem_t chunk, float2 row, const Columns& c) const {
+    sts128(chunk, normalized(lds128(chunk), row, c));
   }
 };
 }  // namespace fusebench::cuda

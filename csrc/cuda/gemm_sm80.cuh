@@ -167,6 +167,7 @@ gemm_sm80_kernel(GemmProblem<T> g, bool aligned, TileOrder order, Prologue prolo
         first[e] = acc[i][e / 2][h * 2 + e % 2];
         second[e] = acc[i][4 + e / 2][h * 2 + e % 2];
       }
+      epilogue.finish(row, first, second);
       epilogue.store(row, first, second);
     }
   }

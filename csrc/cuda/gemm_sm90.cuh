@@ -1,8 +1,10 @@
 // The GEMM of every linear op on Hopper: out = epilogue(prologue(A[m, k]) @ W[n, k]^T), with the
 // same prologues and epilogues as gemm_sm80.cuh. Warp group 0 drives the TMA unit, warp groups 1
 // and 2 multiply a 64-row half of a tile each with wgmma. A ring of stages connects them: full[s]
-// says that stage s has arrived, empty[s] that both halves have been multiplied. Blocks stay and
-// walk over tiles, so the loads of the next tile run during the epilogue of the last.
+// says that stage s has arrived, empty[s] that both halves have been multiplied. Finished results
+// go through two slots of shared memory for each consumer, from which the TMA unit stores them.
+// Blocks stay and walk over tiles, so the loads of the next tile run during the epilogue of the
+// last, and its last stores during the multiplies of the next.
 #pragma once
 #include "gemm_problem.cuh"
 
@@ -13,7 +15,10 @@ struct TileSm90 {
   static constexpr int ROW_BYTES = BK * 2;  // one row of the 128-byte swizzle
   static constexpr int A_BYTES = BM * ROW_BYTES, W_BYTES = BN * ROW_BYTES;
   static constexpr int STAGE_BYTES = A_BYTES + W_BYTES;
-  static constexpr int SMEM_BYTES = 1024 + STAGES * STAGE_BYTES + STAGES * 16;  // 1024: to align
+  static constexpr int SLOTS = 2, SLOT_BYTES = 2 * kBoxBytes;  // of each consumer
+  static constexpr int SLOTS_OFFSET = STAGES * STAGE_BYTES;
+  static constexpr int BARRIERS_OFFSET = SLOTS_OFFSET + 2 * SLOTS * SLOT_BYTES;
+  static constexpr int SMEM_BYTES = 1024 + BARRIERS_OFFSET + STAGES * 16;  // 1024: to align
   static constexpr int PAIRS = BN / 16, BLOCKS = BN / 64;
   static constexpr int W_BOX_ROWS = 32, W_BOX_BYTES = W_BOX_ROWS * ROW_BYTES;
 };
@@ -64,10 +69,11 @@ struct NormFragments {
 template <class T, class Tile, class Prologue, class Epilogue>
 KERNEL(Tile::THREADS, 1)
 gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w, int m, int k,
-                 ColumnPairs pairs, TileOrder order, Prologue prologue, Epilogue epilogue) {
+                 ColumnPairs pairs, TileOrder order, Prologue prologue, Epilogue epilogue,
+                 GRID_CONSTANT StoreMaps<Epilogue::kOutputs> outputs) {
   if constexpr (kHasSm90a) {
     const smem_t smem = (smem_base() + 1023) & ~1023u;
-    const smem_t full = smem + Tile::STAGES * Tile::STAGE_BYTES, empty = full + Tile::STAGES * 8;
+    const smem_t full = smem + Tile::BARRIERS_OFFSET, empty = full + Tile::STAGES * 8;
     const int warp = warp_id(), group = warp / 4, lane = lane_id();
     const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
     const int tiles = order.tiles(), steps = ceil_div(k, Tile::BK);
@@ -89,6 +95,7 @@ gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w,
       if (warp != 0 || !elect_one()) return;
       tma_prefetch(&map_a);
       tma_prefetch(&map_w);
+      for (int i = 0; i < Epilogue::kOutputs; i++) tma_prefetch(&outputs.map[i]);
       for (int tile = block; tile < tiles; tile += blocks) {
         int tile_m, tile_n;
         order.locate(tile, tile_m, tile_n);
@@ -110,6 +117,10 @@ gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w,
     // ------------------------------------------------------------------------------ consumers
     setmaxnreg_inc<240>();
     const int half = group - 1;
+    // Result i of 8 of the first chunk of a pair, in row h; the second chunk lies 16 on.
+    const auto at = [](int b, int h, int i) { return b * 32 + i / 2 * 4 + h * 2 + i % 2; };
+    const bool storer = threadIdx.x % 128 == 0;  // of this consumer's results
+    const smem_t slots = smem + Tile::SLOTS_OFFSET + half * Tile::SLOTS * Tile::SLOT_BYTES;
     for (int tile = block; tile < tiles; tile += blocks) {
       int tile_m, tile_n;
       order.locate(tile, tile_m, tile_n);
@@ -174,35 +185,69 @@ gemm_sm90_kernel(GRID_CONSTANT tensor_map map_a, GRID_CONSTANT tensor_map map_w,
       keep(acc);
       release(behind);
 
+      // Finishes all results where they are before any is stored, so that the loads of bias,
+      // residual and rotation do not wait for the barriers and stores of the block before.
+      Epilogue e = epilogue;
+      e.assume_aligned();
       UNROLL
       for (int b = 0; b < Tile::BLOCKS; b++) {
         const int pair = tile_n * Tile::PAIRS + b * 4 + lane % 4;
         if (pair >= pairs.total) continue;
-        Epilogue e = epilogue;
         e.columns(pair, pairs);
         UNROLL
         for (int h = 0; h < 2; h++) {
           if (row + h * 8 >= m) continue;
           float first[8], second[8];
           UNROLL
-          for (int i = 0; i < 8; i++) {
-            first[i] = acc[b * 32 + i / 2 * 4 + h * 2 + i % 2];
-            second[i] = acc[b * 32 + 16 + i / 2 * 4 + h * 2 + i % 2];
+          for (int i = 0; i < 8; i++)
+            first[i] = acc[at(b, h, i)], second[i] = acc[at(b, h, i) + 16];
+          e.finish(row + h * 8, first, second);
+          UNROLL
+          for (int i = 0; i < 8; i++)
+            acc[at(b, h, i)] = first[i], acc[at(b, h, i) + 16] = second[i];
+        }
+      }
+      UNROLL
+      for (int b = 0; b < Tile::BLOCKS; b++) {
+        const int pair = tile_n * Tile::PAIRS + b * 4;
+        if (pair >= pairs.total) break;
+        const smem_t slot = slots + b % Tile::SLOTS * Tile::SLOT_BYTES;
+        if (storer) bulk_wait_read<Tile::SLOTS - 1>();
+        named_barrier_sync(1 + half, 128);  // the slot has been read
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+          const smem_t chunk =
+              slot + (warp % 4 * 16 + h * 8 + lane / 4) * (kBoxColumns * 2) + lane % 4 * 16;
+          UNROLL
+          for (int c = 0; c < Epilogue::kChunks; c++) {
+            float v[8];
+            UNROLL
+            for (int i = 0; i < 8; i++) v[i] = acc[at(b, h, i) + c * 16];
+            sts128(chunk + c * kBoxBytes, pack8<T>(v));
           }
-          e.store(row + h * 8, first, second);
+        }
+        fence_proxy_async();
+        named_barrier_sync(1 + half, 128);  // and holds the results of all
+        if (storer) {
+          e.place(pair, pairs);
+          e.store_boxes(outputs, slot, row, m);
+          bulk_commit();
         }
       }
     }
+    if (storer) bulk_wait_read<0>();  // shared memory must outlive the stores
   }
 }
 
-// Whether the problem fits: TMA wants rows on 16-byte boundaries, and a box of W takes the same
-// chunk of four neighbouring pairs. The rest goes to the loop of gemm_sm80.cuh.
-template <class T, class Prologue>
-bool fits_sm90(const GemmProblem<T>& g, const Prologue& prologue) {
+// Whether the problem fits: TMA wants rows on 16-byte boundaries (and the epilogue expects as
+// much), and a box of W takes the same chunk of four neighbouring pairs. The rest goes to the loop
+// of gemm_sm80.cuh, which stores from registers.
+template <class T, class Prologue, class Epilogue>
+bool fits_sm90(const GemmProblem<T>& g, const Prologue& prologue, const Epilogue& epilogue) {
   if constexpr (Prologue::kActive)
     if (!prologue.aligned) return false;
-  return has_sm90a() && g.k >= 8 && g.k % 8 == 0 && g.n % 8 == 0 && g.pairs.half % 8 == 0 &&
+  return has_sm90a() && epilogue.fits_sm90() && g.k >= 8 && g.k % 8 == 0 && g.n % 8 == 0 &&
+         g.pairs.half % 8 == 0 &&
          (g.pairs.per_span % 4 == 0 || g.pairs.per_span >= g.pairs.total) && is_aligned16(g.a) &&
          is_aligned16(g.w);
 }
@@ -232,7 +277,8 @@ void launch_gemm_sm90(const char* name, const GemmProblem<T>& g, Prologue prolog
   const int blocks = min_of(order.tiles(), multiprocessors());
   launch(gemm_sm90_kernel<T, Tile, Prologue, Epilogue>,
          {name, dim3(static_cast<unsigned>(blocks)), Tile::THREADS, Tile::SMEM_BYTES, stream},
-         buffers, map_a, weight_map(g), g.m, g.k, g.pairs, order, prologue, epilogue);
+         buffers, map_a, weight_map(g), g.m, g.k, g.pairs, order, prologue, epilogue,
+         epilogue.maps(g.m));
 }
 
 template <class T, class Prologue, class Epilogue>

@@ -21,11 +21,14 @@ DEV void unpack8(const uint4& u, float (&v)[8]) {
 }
 
 // Eight neighbouring values as float32; those from `count` on are 0 and not read. `aligned` says
-// that p is a multiple of 16 bytes, which every caller knows for a whole tensor at once.
+// that p is a multiple of 16 bytes and that count is at least 8 or at most 0, which every caller
+// knows for a whole tensor at once: then there is one load, and no branch.
 template <class T>
 DEV void load8(const T* p, int count, bool aligned, float (&v)[8]) {
-  if (aligned && count >= 8) {
-    unpack8<T>(ldg(reinterpret_cast<const uint4*>(p)), v);
+  if (aligned) {
+    uint4 u = make_uint4(0, 0, 0, 0);
+    if (count > 0) u = ldg(reinterpret_cast<const uint4*>(p));
+    unpack8<T>(u, v);
   } else {
     UNROLL
     for (int e = 0; e < 8; e++) v[e] = e < count ? to_float(ldg(p + e)) : 0.f;
@@ -33,10 +36,11 @@ DEV void load8(const T* p, int count, bool aligned, float (&v)[8]) {
 }
 
 DEV void load8(const float* p, int count, bool aligned, float (&v)[8]) {
-  if (aligned && count >= 8) {
+  if (aligned) {
     UNROLL
     for (int i = 0; i < 8; i += 4) {
-      const float4 f = ldg(reinterpret_cast<const float4*>(p + i));
+      float4 f = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (count > 0) f = ldg(reinterpret_cast<const float4*>(p + i));
       v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
     }
   } else {
@@ -47,8 +51,8 @@ DEV void load8(const float* p, int count, bool aligned, float (&v)[8]) {
 
 template <class T>
 DEV void store8(T* p, int count, bool aligned, const float (&v)[8]) {
-  if (aligned && count >= 8) {
-    stg(reinterpret_cast<uint4*>(p), pack8<T>(v));
+  if (aligned) {
+    if (count > 0) stg(reinterpret_cast<uint4*>(p), pack8<T>(v));
   } else {
     UNROLL
     for (int e = 0; e < 8; e++)

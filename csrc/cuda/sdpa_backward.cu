@@ -29,11 +29,12 @@ sdpa_delta_kernel(Backward<T> p) {
   const int head = static_cast<int>(index / shape.q_tokens % shape.heads);
   const int batch = static_cast<int>(index / shape.q_tokens / shape.heads);
   const T *out = p.out.row(batch, head, token), *grad = p.grad_out.row(batch, head, token);
+  const bool aligned = p.aligned_in && shape.head_dim % 8 == 0;
   float sum = 0.f;
   for (int c = lane_id() * 8; c < shape.head_dim; c += 256) {
     float a[8], b[8];
-    load8(out + c, shape.head_dim - c, p.aligned_in, a);
-    load8(grad + c, shape.head_dim - c, p.aligned_in, b);
+    load8(out + c, shape.head_dim - c, aligned, a);
+    load8(grad + c, shape.head_dim - c, aligned, b);
     UNROLL
     for (int e = 0; e < 8; e++) sum += a[e] * b[e];
   }
@@ -182,8 +183,7 @@ sdpa_backward_kernel(Backward<T> p, BlockOrder order) {
     }
   }
 
-  cp_async_wait<0>();
-  sync_block();  // a warp's rows of the kept tiles become its staging room
+  // A warp's rows of the kept tiles, which no other has read, become its staging room.
   UNROLL
   for (int j = 0; j < DP / 8; j++) {
     UNROLL

@@ -171,6 +171,7 @@ void tma_store(const TensorMap* map, uint32_t src, const int (&at)[4]) {
   check_global_box(*c, true, "TMA store");
   start(c);
   me().stores.push_back(c);
+  if (S.timing == Timing::kEarly) complete(c);
   maybe_yield();
 }
 void bulk_commit() {

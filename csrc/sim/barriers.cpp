@@ -249,6 +249,11 @@ bool mbar_try_wait(uint32_t a, uint32_t parity) {
   return true;
 }
 void check_exit_barriers(Block& b) {
+  for (const NamedBarrier& n : b.named)
+    if (n.arrived)
+      record(nullptr,
+             format("block %d exits with barrier %d waiting: %d of %d threads have arrived",
+                    b.number, static_cast<int>(&n - b.named), n.arrived, n.expected));
   for (Mbarrier& m : b.barriers)  // a ring that ends inside a phase has a wrong count somewhere
     if (m.live && (m.pending != m.count || m.tx))
       record(

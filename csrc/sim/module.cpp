@@ -2,7 +2,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -16,34 +15,13 @@ namespace {
                          const std::string& accepted) {
   throw py::value_error(name + ": got " + got + ", accepted: " + accepted);
 }
-int arch_of(const std::string& name, const std::string& arch) {
-  if (arch == "sm_80") return 80;
-  if (arch == "sm_90a") return 90;
-  refuse(name, "'" + arch + "'", "sm_80, sm_90a");
-}
-sim::Timing timing_of(const std::string& name, const std::string& timing) {
-  if (timing == "early") return sim::Timing::kEarly;
-  if (timing == "late") return sim::Timing::kLate;
-  if (timing == "random") return sim::Timing::kRandom;
-  refuse(name, "'" + timing + "'", "early, late, random");
-}
-uint64_t seed_of(const std::string& name, const std::string& text) {
-  try {
-    size_t used = 0;
-    const uint64_t v = std::stoull(text, &used);
-    if (used == text.size() && text[0] != '-') return v;
-  } catch (const std::exception&) {
-  }
-  refuse(name, "'" + text + "'", "a whole number from 0");
-}
-
 void configure(std::optional<uint64_t> seed, std::optional<std::string> timing,
                std::optional<std::string> arch, std::optional<int> multiprocessors,
                std::optional<int> resident, std::optional<long> max_steps) {
   sim::Options o = sim::options();
   if (seed) o.seed = *seed;
-  if (timing) o.timing = timing_of("timing", *timing);
-  if (arch) o.arch = arch_of("arch", *arch);
+  if (timing) o.timing = sim::timing_named("timing", *timing);
+  if (arch) o.arch = sim::arch_named("arch", *arch);
   if (multiprocessors) o.multiprocessors = *multiprocessors;
   if (resident) o.resident = *resident;
   if (max_steps) o.max_steps = *max_steps;
@@ -82,12 +60,7 @@ py::dict counters() {
 
 PYBIND11_MODULE(_sim, m) {
   m.doc() = "Runs the CUDA kernels on tensors on the CPU, as a tester.";
-  if (const char* v = std::getenv("FUSEBENCH_SIMULATE_SEED"))
-    sim::options().seed = seed_of("FUSEBENCH_SIMULATE_SEED", v);
-  if (const char* v = std::getenv("FUSEBENCH_SIMULATE_TIMING"))
-    sim::options().timing = timing_of("FUSEBENCH_SIMULATE_TIMING", v);
-  if (const char* v = std::getenv("FUSEBENCH_SIMULATE_ARCH"))
-    sim::options().arch = arch_of("FUSEBENCH_SIMULATE_ARCH", v);
+  sim::options();  // a wrong environment fails the import, not the first launch
   m.def("configure", &configure, py::kw_only(), py::arg("seed") = py::none(),
         py::arg("timing") = py::none(), py::arg("arch") = py::none(),
         py::arg("multiprocessors") = py::none(), py::arg("resident") = py::none(),

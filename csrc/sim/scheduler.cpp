@@ -11,10 +11,6 @@ namespace fusebench::sim {
 State S;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-Options& options() {
-  static Options o;
-  return o;
-}
 std::map<std::string, Counters>& counters() {
   static std::map<std::string, Counters> c;
   return c;

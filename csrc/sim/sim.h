@@ -26,7 +26,11 @@ struct Options {
   int resident = 2;            // blocks that run at the same time
   long max_steps = 100000000;  // switches of one launch before it counts as endless; 0: no limit
 };
+// At first as FUSEBENCH_SIMULATE_SEED, _TIMING and _ARCH set them.
 Options& options();
+// What a name stands for; std::invalid_argument, saying whose value it is, where for nothing.
+int arch_named(const std::string& argument, const std::string& name);
+Timing timing_named(const std::string& argument, const std::string& name);
 
 struct GlobalBuffer {
   const void* data;

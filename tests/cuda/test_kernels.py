@@ -44,12 +44,30 @@ def arch(request):
 @pytest.mark.parametrize("norm", [None, "layernorm", "rmsnorm"])
 def test_linear(tile, dtype, norm):
     assert_true("linear", cases.linear(193, 136, 328, norm, dtype=dtype))
-    assert_true("linear", cases.linear(1, 72, 96, norm, parts=False, dtype=dtype))
+    assert_true("linear", cases.linear(17, 72, 96, norm, parts=False, dtype=dtype))
 
 
 def test_linear_sizes_that_fit_no_vector(tile):
     assert_true("linear", cases.linear(130, 133, 77, "layernorm"))
-    assert_true("linear", cases.linear(3, 1, 1))
+    assert_true("linear", cases.linear(20, 1, 1))
+
+
+@pytest.mark.parametrize("m", [1, 7, 8, 9, 16])
+@pytest.mark.parametrize("norm", [None, "layernorm", "rmsnorm"])
+def test_few_rows(arch, norm, m):
+    assert_true("linear", cases.linear(m, 72, 1128, norm))
+    assert_true("linear", cases.linear(m, 13, 77, norm, parts=False, dtype=FP16))
+    assert_true("qkv_proj", cases.qkv_proj(m, 1, 72, 2, 1, 64, norm))
+    assert_true("qkv_proj", cases.qkv_proj(1, m, 40, 3, 1, 20, norm))
+    assert_true("swiglu_ffn", cases.swiglu_ffn(m, 64, 52, norm))
+    assert sim.counters()["linear"]["blocks"] == 8 + 4 + 4, "a block for each pair of chunks"
+
+
+def test_few_rows_read_the_weight_once_in_whole_sectors():
+    m, n, k = 8, 64, 512
+    run("linear", *cases.linear(m, n, k, parts=False))
+    c = sim.counters()["linear"]
+    assert c["read_sectors"] * 32 == c["read_bytes"] == 2 * (n * k + n // 16 * m * k)
 
 
 def test_linear_operands_off_16_bytes():
@@ -71,16 +89,21 @@ def test_qkv_proj(tile, dim):
     assert_true("qkv_proj", cases.qkv_proj(2, 69, 72, 4, 2, dim))
 
 
+@pytest.mark.parametrize(("batch", "tokens"), [(70, 1), (5, 20), (2, 64), (3, 65)])
+def test_qkv_proj_sequences_that_share_a_tile(tile, batch, tokens):
+    assert_true("qkv_proj", cases.qkv_proj(batch, tokens, 72, 2, 1, 64))
+
+
 @pytest.mark.parametrize("dim", [2, 20, 34])
 def test_qkv_proj_halves_that_fit_no_chunk(dim):
-    assert_true("qkv_proj", cases.qkv_proj(1, 9, 40, 3, 1, dim, norm=None))
-    assert_true("qkv_proj", cases.qkv_proj(1, 9, 40, 3, 1, dim, norm="layernorm", rope=False))
+    assert_true("qkv_proj", cases.qkv_proj(1, 19, 40, 3, 1, dim, norm=None))
+    assert_true("qkv_proj", cases.qkv_proj(1, 19, 40, 3, 1, dim, norm="layernorm", rope=False))
 
 
 @pytest.mark.parametrize("ffn", [20, 136, 192])
 def test_swiglu_ffn(tile, ffn):
     assert_true("swiglu_ffn", cases.swiglu_ffn(131, 64, ffn))
-    assert_true("swiglu_ffn", cases.swiglu_ffn(5, 40, ffn, None, parts=False, dtype=FP16))
+    assert_true("swiglu_ffn", cases.swiglu_ffn(21, 40, ffn, None, parts=False, dtype=FP16))
 
 
 # ---------------------------------------------------------------------------------------- sdpa
@@ -183,6 +206,7 @@ def test_every_kernel_under_other_schedules(tile, seed, timing):
     assert_true("qkv_proj", cases.qkv_proj(1, 70, 264, 2, 1, 64))
     assert_true("swiglu_ffn", cases.swiglu_ffn(66, 72, 136))
     assert_true("sdpa", cases.sdpa(1, 2, 1, 140, 270, 64))
+    assert_true("linear", cases.linear(5, 40, 600, "layernorm"))
     assert_true("sdpa", cases.sdpa(1, 2, 1, 1, 600, 64))
     test_sdpa_backward((1, 2, 1, 35, 140, 64), True)
 

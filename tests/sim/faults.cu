@@ -99,6 +99,7 @@ arrive_kernel(float* out, int fault) {
     stsf(s + t * 4, static_cast<float>(t));
     if (fault != 1) named_barrier_arrive(1, kThreads);
     if (fault == 2) ldsf(s + 128 + t * 4);
+    if (fault == 3) named_barrier_arrive(1, kThreads);
   } else {
     if (fault == 2) stsf(s + t * 4, 0.f);
     named_barrier_sync(1, kThreads);
@@ -254,7 +255,7 @@ struct Register {
   Register() {
     add_all("global", global_case, 13);
     add_all("shared", shared_case, 15);
-    add_all("arrive", arrive_case, 3);
+    add_all("arrive", arrive_case, 4);
     add_all("copy", copy_case, 10);
     add_all("hopper", hopper_case, 32);
     cases().push_back({"overlap", overlap_case});

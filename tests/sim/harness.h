@@ -74,14 +74,9 @@ inline std::vector<Case>& cases() {
 }
 
 // `program list` names the cases; `program run [NAME...]` prints `NAME: ok` or `NAME: message`.
-// In the simulator FUSEBENCH_SIMULATE_SEED and FUSEBENCH_SIMULATE_TIMING (0 early, 1 late,
-// 2 random) choose the schedule.
+// In the simulator FUSEBENCH_SIMULATE_SEED and FUSEBENCH_SIMULATE_TIMING choose the schedule.
 inline int main_of(int argc, char** argv) {
 #ifndef __CUDACC__
-  if (const char* s = std::getenv("FUSEBENCH_SIMULATE_SEED"))
-    sim::options().seed = std::strtoull(s, nullptr, 10);
-  if (const char* s = std::getenv("FUSEBENCH_SIMULATE_TIMING"))
-    sim::options().timing = static_cast<sim::Timing>(std::atoi(s));
   sim::options().arch = 90;
 #endif
   const std::string command = argc > 1 ? argv[1] : "run";

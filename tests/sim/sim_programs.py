@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CXX = os.environ.get("CXX", "c++")
+TIMINGS = ("early", "late", "random")
 FLAGS = ["-std=c++17", "-O1", "-fno-strict-aliasing", "-Wno-unknown-pragmas", f"-I{ROOT}/csrc"]
 
 
@@ -16,12 +17,12 @@ def compile_cxx(*args: object) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def run_cases(program: Path, *names: str, seed: int = 0, timing: int = 2) -> dict[str, str]:
+def run_cases(program: Path, *names: str, seed: int = 0, timing: str = "random") -> dict[str, str]:
     """What each case of a test program (see harness.h) reports: `ok`, or a message."""
     env = {
         **os.environ,
         "FUSEBENCH_SIMULATE_SEED": str(seed),
-        "FUSEBENCH_SIMULATE_TIMING": str(timing),
+        "FUSEBENCH_SIMULATE_TIMING": timing,
     }
     done = subprocess.run(
         [program, "run", *names], capture_output=True, text=True, env=env, timeout=300

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sim_programs import ROOT, compile_cxx, run_cases
+from sim_programs import ROOT, TIMINGS, compile_cxx, run_cases
 
 # Case of faults.cu -> what its report must say. A race may show in several ways.
 UNORDERED = "without being ordered after"
@@ -39,6 +39,7 @@ FAULTS = {
     "uninitialised": "reads shared .*, which nothing has written",
     "arrive1": f"race: shared load reads .* {UNORDERED} its writer",
     "arrive2": "race: shared load reads|which nothing has written",
+    "arrive3": "barrier 1( waiting)?: 32 of 64 threads have arrived",
     "copy1": "cp.async: source .* is not aligned to 16 bytes",
     "copy2": "cp.async copies 0 to 16 bytes, not 17",
     "copy3": "while an asynchronous copy into it is in flight",
@@ -86,9 +87,9 @@ FAULTS = {
 RIGHT = ["global0", "shared0", "arrive0", "copy0", "hopper0", "atomic"]
 
 
-@pytest.mark.parametrize("timing", [0, 1, 2], ids=["early", "late", "random"])
+@pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_planted_fault_is_caught(sim_program, timing: int, seed: int) -> None:
+def test_every_planted_fault_is_caught(sim_program, timing: str, seed: int) -> None:
     program = sim_program(Path(__file__).with_name("faults.cu"))
     reports = run_cases(program, seed=seed, timing=timing)
     assert sorted(reports) == sorted([*FAULTS, *RIGHT])

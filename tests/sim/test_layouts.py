@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sim_programs import run_cases
+from sim_programs import TIMINGS, run_cases
 
 # PTX ISA 9.0: sections "Matrix Fragments for mma.m16n8k16", "ldmatrix", "Register Fragments and
 # Shared Memory Matrix Layouts" of wgmma, "Swizzling Modes" of tensors. Row,column of each element a
@@ -93,8 +93,8 @@ def test_layouts_are_those_of_the_ptx_isa(sim_program) -> None:
     assert got.strip().splitlines() == FRAGMENTS.strip().splitlines()
 
 
-@pytest.mark.parametrize("timing", [0, 1, 2], ids=["early", "late", "random"])
-def test_probes(sim_program, timing: int) -> None:
+@pytest.mark.parametrize("timing", TIMINGS)
+def test_probes(sim_program, timing: str) -> None:
     reports = run_cases(sim_program(Path(__file__).with_name("probe.cu")), timing=timing)
     assert len(reports) == 19
     assert {n: r for n, r in reports.items() if r != "ok"} == {}

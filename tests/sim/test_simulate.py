@@ -14,6 +14,7 @@ def test_out_proj_counts(arch: str) -> None:
     assert not results.failed
     kernel, least = results.rows
     assert kernel["kernel"] == "linear" and least["kernel"] == study.LEAST
+    assert (kernel["site"], kernel["shape"]) == ("out_proj", "B1 T64 C256")
     # 64 rows of x and of the residual, 256 x 256 weights, a bias; 2 bytes each, read at least once.
     assert least["bytes_read"] + least["bytes_written"] == (3 * 64 * 256 + 256 * 256) * 2
     assert least["bytes_written"] == 64 * 256 * 2 == kernel["bytes_written"]
@@ -22,6 +23,19 @@ def test_out_proj_counts(arch: str) -> None:
     assert kernel["shared_conflicts"] == 0
     assert bool(kernel["wgmma"]) == (arch == "sm_90a")
     assert 0 < kernel["error"] <= kernel["error_budget"]
+
+
+def test_shapes_of_an_op() -> None:
+    results = study.simulate("linear", shape=["T=3,C=64,V=70", "B=1,T=20,C=64,V=70"], seeds=1)
+    assert not results.failed
+    seen = list(dict.fromkeys((r["site"], r["shape"]) for r in results.rows))
+    first = ("out_proj", "B1 T3 C64"), ("lm_head", "B1 T3 C64 V70"), ("out_proj", "B1 T20 C64")
+    assert tuple(seen[:3]) == first
+    least = [r for r in results.rows if r["kernel"] == study.LEAST]
+    assert [r["tensor_flops"] for r in least[:2]] == [2 * 3 * 64 * 64, 2 * 3 * 64 * 70]
+    # A decode step: one query, and all the keys before it.
+    (kernel, least) = study.simulate("sdpa", shape=["T=1,Tk=70,C=64,H=1"], seeds=1).rows
+    assert least["bytes_read"] == (1 + 2 * 70) * 64 * 2 <= kernel["bytes_read"]
 
 
 def test_a_fault_is_the_failure_of_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,11 +63,12 @@ def test_settings_are_restored() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"site": "out_prj"}, "unknown site 'out_prj'; did you mean 'out_proj'"),
-        ({"site": "loss"}, "a site whose op has CUDA kernels"),
-        ({"site": "sdpa", "arch": "sm_70"}, "unknown arch 'sm_70'"),
-        ({"site": "sdpa", "dtype": "float32"}, "unknown dtype 'float32'"),
-        ({"site": "sdpa", "seeds": 0}, "seeds is 0, expected at least 1"),
+        ({"name": "out_prj"}, "unknown op or site 'out_prj'; did you mean 'out_proj'"),
+        ({"name": "loss"}, "an op that has CUDA kernels"),
+        ({"name": "sdpa", "arch": "sm_70"}, "unknown arch 'sm_70'"),
+        ({"name": "sdpa", "dtype": "float32"}, "unknown dtype 'float32'"),
+        ({"name": "sdpa", "seeds": 0}, "seeds is 0, expected at least 1"),
+        ({"name": "sdpa", "shape": ["T=x"]}, "T is 'x'"),
     ],
 )
 def test_bad_input(arguments: dict, message: str) -> None:

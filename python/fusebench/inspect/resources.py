@@ -25,7 +25,7 @@ TENSOR_CORE = ("HGMMA", "UTCHMMA", "HMMA")
 # SASS mnemonics worth counting, by what a kernel author asks.
 COUNTED = {
     "HGMMA": r"\bHGMMA\b", "UTCHMMA": r"\bUTC[A-Z]*MMA\b", "HMMA": r"\bHMMA\b",
-    "tma": r"\bUTMA(LDG|STG)\b", "async_copies": r"\bLDGSTS\b",
+    "tma": r"\bUTMA(LDG|STG)\b", "tma_stores": r"\bUTMASTG\b", "async_copies": r"\bLDGSTS\b",
     "loads_16": r"\bLDG\.\S*128\b", "stores_16": r"\bSTG\.\S*128\b",
     "loads": r"\bLDG\b", "stores": r"\bSTG\b",
     "local_loads": r"\bLDL\b", "local_stores": r"\bSTL\b",
@@ -184,7 +184,8 @@ def _cuda_row(symbol: str, arch: int, usage: dict[str, int], sass: dict[str, int
     from fusebench.ops import registry
 
     # The function's own name, without its return type, namespace, template and call arguments.
-    name = re.split(r"[<(]", torch._C._demangle(symbol))[0].split()[-1].rsplit("::", 1)[-1]
+    called = torch._C._demangle(symbol).replace("(anonymous namespace)::", "")
+    name = re.split(r"[<(]", called)[0].split()[-1].rsplit("::", 1)[-1]
     longest_first = sorted(registry.OPS, key=len, reverse=True)
     op = next((o for o in longest_first if o in symbol), "shared")
     row = Resources(

@@ -271,14 +271,7 @@ def limits(site: str, m: Measurement, workload: Workload) -> dict[str, Any]:
 @click.argument("name", metavar="OP")
 @click.argument("variants", nargs=-1, metavar="[CHOICE@MODE]...")
 @click.option("--impl", metavar="NAME", multiple=True, help="An implementation; repeatable.")
-@click.option(
-    "--shape",
-    metavar="SHAPE",
-    multiple=True,
-    help="T=512,C=768 (letters B T Tk C H Hkv F V), a name ("
-    + ", ".join(shapes.NAMED)
-    + ") or both; repeatable. The model's sizes where not given.",
-)
+@options.shape
 @options.workload
 @click.option("--no-prepare", is_flag=True, help="Do not let implementations pack weights.")
 @options.outputs

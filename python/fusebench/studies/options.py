@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fusebench.bench import environment, guard
+from fusebench.bench import environment, guard, shapes
 from fusebench.bench.workload import DEVICES, DTYPES
 from fusebench.model import PRESETS
 from fusebench.ops import checks, registry
@@ -97,6 +97,15 @@ def outputs(command: F) -> F:
     ):
         command = option(command)
     return with_files(command)
+
+
+def shape(command: F) -> F:
+    """--shape, for the commands that take an op by itself."""
+    return click.option(
+        "--shape", metavar="SHAPE", multiple=True,
+        help=f"T=512,C=768 (letters {' '.join(shapes.LETTERS)}), a name ({', '.join(shapes.NAMED)})"
+        " or both; repeatable. The model's sizes where not given.",
+    )(command)  # fmt: skip
 
 
 def workload(command: F) -> F:

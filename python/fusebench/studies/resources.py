@@ -122,6 +122,11 @@ def _tiles(row: Any) -> str:
     return " ".join([blocks, *extra, *(["tma"] if tiles.get("tma") else [])]) or "-"
 
 
+def _tma(row: Any) -> str:
+    both, stores = row["sass"]["tma"], row["sass"]["tma_stores"]
+    return f"{both - stores}/{stores}" if both else "-"
+
+
 TABLE = (
     Column("kernel", lambda r: f"{r['op']}: {r['kernel']}", left=True),
     field("size", "for", left=True),
@@ -132,6 +137,7 @@ TABLE = (
     Column("smem", lambda r: f"{r['shared'] / 1024:.0f}K"),
     field("warps_per_sm", "warps"),
     field("tensor_core", "tensor core"),
+    Column("TMA ld/st", _tma),
     Column("16B ld/st", lambda r: f"{r['sass']['loads_16']}/{r['sass']['stores_16']}"),
 )
 

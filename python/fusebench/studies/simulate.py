@@ -1,4 +1,4 @@
-"""`fusebench simulate`: run the CUDA kernel of a site on the CPU, check it, and count its work.
+"""`fusebench simulate`: run the CUDA kernels of an op on the CPU, check them, and count their work.
 
 The simulator says whether the kernel is right under several schedules and how much it moves: it
 knows sectors, bank conflicts and tensor-core operations, and nothing of time.
@@ -6,7 +6,7 @@ knows sectors, bank conflicts and tensor-core operations, and nothing of time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,13 +14,14 @@ from typing import Any
 import click
 import torch
 
-from fusebench.bench import environment, sites, verify
+from fusebench.bench import environment, shapes, sites, verify
 from fusebench.bench.workload import Workload
 from fusebench.model import GPT, PRESETS
 from fusebench.ops import checks, registry
 from fusebench.report.results import Results
 from fusebench.report.table import Column, field
 from fusebench.studies import options
+from fusebench.studies.op import sites_of
 from fusebench.variant import SITES, Plan
 
 ARCHITECTURES = ("sm_80", "sm_90a")
@@ -38,6 +39,7 @@ def _millions(value: float) -> str:
 
 
 COLUMNS: tuple[Column, ...] = (
+    Column("for", lambda r: f"{r['site']} {r['shape']}", left=True),
     field("kernel", left=True),
     field("launches"),
     field("blocks"),
@@ -81,13 +83,16 @@ def simulated(**settings: Any) -> Iterator[Any]:
 
 
 def simulate(
-    site: str, *, arch: str = "sm_80", seeds: int = 3, model: str = "seed", batch: int = 1,
-    seq: int = 64, dtype: str = "bfloat16", progress: Callable[[str, float], None] | None = None,
+    name: str, *, shape: Sequence[str] = (), arch: str = "sm_80", seeds: int = 3,
+    model: str = "seed", batch: int = 1, seq: int = 64, dtype: str = "bfloat16",
+    progress: Callable[[str, float], None] = lambda stage, done: None,
 ) -> Results:  # fmt: skip
-    """Run a site's CUDA kernels in the simulator and count what they do.
+    """Run the CUDA kernels of an op in the simulator and count what they do.
 
-    site: a site of the GPT. arch: the GPU it plays, "sm_80" or "sm_90a". seeds: schedules to run
-    (early, late and random completion in turn), at least 1; each is verified against float64.
+    name: an op, or a site of the GPT. arch: the GPU it plays, "sm_80" or "sm_90a".
+    shape: sizes as in `fusebench.bench.shapes`, each simulated by itself; the model's where empty.
+    seeds: schedules to run (random, late and early completion in turn), at least 1; each is
+    verified against float64.
     model, batch, seq, dtype: the workload, as in `fusebench compare`; bfloat16 or float16.
 
     One row per kernel with the counts of one call (bytes in whole 32-byte sectors, caches not
@@ -95,17 +100,37 @@ def simulate(
     simulator or a wrong result is the row's `failure`.
     Raises ValueError for arguments that do not fit.
     """
-    if site not in SITES:
-        raise checks.unknown("site", site, SITES, "simulate")
-    if ("cuda", SITES[site]) not in {(name, op) for op, name in registry.IMPLEMENTATIONS}:
-        raise checks.refuse("simulate", "site", f"is {site!r}", "a site whose op has CUDA kernels")
+    names = sites_of(name)
+    if not any(
+        ("cuda", SITES[s]) in {(i, op) for op, i in registry.IMPLEMENTATIONS} for s in names
+    ):
+        raise checks.refuse("simulate", "op", f"is {name!r}", "an op that has CUDA kernels")
     if arch not in ARCHITECTURES:
         raise checks.unknown("arch", arch, ARCHITECTURES, "simulate")
     if dtype not in DTYPES:
         raise checks.unknown("dtype", dtype, DTYPES, "simulate")
     if seeds < 1:
         raise checks.refuse("simulate", "seeds", f"is {seeds}", "at least 1")
-    workload = sites.one_layer(Workload(model, batch, seq, dtype, "cpu"))
+    base = sites.one_layer(Workload(model, batch, seq, dtype, "cpu"))
+    workloads = [shapes.of(text, base) for text in shape] or [base]
+    runs = [(site, workload) for workload in workloads for site in names]
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for i, (site, workload) in enumerate(runs):
+        found, lines = _simulate_site(
+            site, workload, arch, seeds,
+            lambda stage, done, i=i: progress(stage, (i + done) / len(runs)),
+        )  # fmt: skip
+        rows += found
+        notes += lines
+    settings = {**base.settings(), "op": name, "shape": list(shape), "arch": arch, "seeds": seeds}
+    return Results("simulate", rows, environment.environment(), settings, (COLUMNS,), notes)
+
+
+def _simulate_site(
+    site: str, workload: Workload, arch: str, seeds: int, progress: Callable[[str, float], None]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of one site at one size, and what to say of them."""
     gpt = GPT(workload.config, Plan.parse(f"{site}=cuda"))
     gpt.load_state_dict(workload.weights)
     gpt = gpt.to(dtype=workload.torch_dtype).eval().requires_grad_(False)
@@ -113,6 +138,8 @@ def simulate(
     inputs = sites.inputs(site, workload, 0)
     reference = site_of(workload.reference)(*inputs)
     truth = site_of(workload.oracle)(*verify.to_float64(inputs))
+    label = shapes.label(site, workload)
+    size = f"{site} {label}"
 
     counted: dict[str, dict[str, Any]] = {}
     failure, error, budget = None, 0.0, 0.0
@@ -130,10 +157,12 @@ def simulate(
                 failure = f"seed {seed}: {verdict.reason}"
                 break
             counted = counted or sim.counters()
-        if progress is not None:
-            progress(f"{site}, seed {seed}", (seed + 1) / seeds)
+        progress(f"{size}, seed {seed}", (seed + 1) / seeds)
 
-    judged = {"site": site, "arch": arch, "error": error, "error_budget": budget}
+    judged = {
+        **workload.settings(), "site": site, "shape": label, "arch": arch, "error": error,
+        "error_budget": budget,
+    }  # fmt: skip
     rows = [
         {
             **judged,
@@ -145,9 +174,11 @@ def simulate(
         }
         for kernel, counts in counted.items()
     ] or [{**judged, "kernel": "-", "failure": failure}]
-    notes = [f"verified: error {error:.1e} of {budget:.1e} allowed, {seeds} schedules, no faults"]
-    if failure is not None:
-        notes = [f"FAILED: {failure}"]
+    notes = [
+        f"{size}: verified: error {error:.1e} of {budget:.1e} allowed, {seeds} schedules, no faults"
+        if failure is None
+        else f"{size}: FAILED: {failure}"
+    ]
     outputs = reference if isinstance(reference, tuple) else (reference,)
     written = sum(o.numel() * o.element_size() for o in outputs)
     rows.append(
@@ -160,22 +191,20 @@ def simulate(
             "failure": None,
         }
     )
-    return Results(
-        "simulate", rows, environment.environment(), {**workload.settings(), "site": site,
-        "arch": arch, "seeds": seeds}, (COLUMNS,), [*notes, *_notes(counted)],
-    )  # fmt: skip
+    return rows, [*notes, *_notes(size, counted)]
 
 
-def _notes(counted: dict[str, dict[str, Any]]) -> list[str]:
+def _notes(size: str, counted: dict[str, dict[str, Any]]) -> list[str]:
     conflicts = sum(c["shared_conflicts"] for c in counted.values())
     waves = sum(c["shared_wavefronts"] for c in counted.values())
     if not waves:
         return []
-    return [f"shared memory: {waves} wavefronts, {conflicts} of them for bank conflicts"]
+    return [f"{size}: shared memory: {waves} wavefronts, {conflicts} of them for bank conflicts"]
 
 
 @click.command("simulate")
-@click.argument("site")
+@click.argument("name", metavar="OP")
+@options.shape
 @click.option("--arch", type=options.Name("arch", ARCHITECTURES), default="sm_80")
 @click.option("--seeds", type=int, default=3, show_default=True, help="Schedules to run.")
 @click.option("--model", type=options.Name("model", tuple(PRESETS)), default="seed")
@@ -186,6 +215,6 @@ def _notes(counted: dict[str, dict[str, Any]]) -> list[str]:
 def command(
     quiet: bool, json: str | None, csv: str | None, parquet: str | None, **arguments: Any
 ) -> int:
-    """Run the CUDA kernels of SITE on the CPU: are they right, and what do they move?"""
+    """Run the CUDA kernels of OP (or a site) on the CPU: are they right, and what do they move?"""
     results = options.run(lambda progress: simulate(**arguments, progress=progress), quiet)
     return options.leave(results, json=json, csv=csv, parquet=parquet)

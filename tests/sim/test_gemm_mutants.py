@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from pathlib import Path
 
 import pytest
-from sim_programs import ROOT, run_cases
+from mutants import Mutants, names, noticed, noticed_by
 
 CASES = Path(__file__).with_name("gemm_cases.cu")
-SM80, SM90 = "gemm_sm80.cuh", "gemm_sm90.cuh"
+SM80, SM90, FEW_ROWS = "gemm_sm80.cuh", "gemm_sm90.cuh", "gemm_few_rows.cuh"
+EPILOGUES = "epilogues.cuh"
 
-# What is wrong, the file, its text, the text of the mutant. Those in FAST are not marked slow.
-MUTANTS = {
+MUTANTS: Mutants = {
     # --- sm_90a: barriers
     "full counts 2": (SM90, "mbar_init(full + s * 8, 1);", "mbar_init(full + s * 8, 2);"),
     "empty counts 9": (SM90, "mbar_init(empty + s * 8, 8);", "mbar_init(empty + s * 8, 9);"),
@@ -63,7 +61,31 @@ MUTANTS = {
     "tiles skipped": (SM90, "tile += blocks", "tile += 2 * blocks"),
     "rows out of bounds": (SM90, "if (row + h * 8 >= m) continue;", ""),
     "rows swapped": (SM90, "i / 2 * 4 + h * 2 + i % 2", "i / 2 * 4 + (1 - h) * 2 + i % 2"),
+    "columns of the first block": (SM90, "e.place(pair, pairs);", ""),
+    "one chunk for both": (SM90, "acc[at(b, h, i) + c * 16]", "acc[at(b, h, i)]"),
     "too many registers": (SM90, "setmaxnreg_inc<240>", "setmaxnreg_inc<248>"),
+    # --- sm_90a: stores
+    "store not fenced": (SM90, "fence_proxy_async();", ""),
+    "slot not waited for": (SM90, "if (storer) bulk_wait_read<Tile::SLOTS - 1>();", ""),
+    "waits for one store too few": (SM90, "<Tile::SLOTS - 1>", "<Tile::SLOTS>"),
+    "slot overwritten early": (
+        SM90,
+        "named_barrier_sync(1 + half, 128); // the slot",
+        "// the slot",
+    ),
+    "results not gathered": (
+        SM90,
+        "named_barrier_sync(1 + half, 128); // and holds",
+        "// and holds",
+    ),
+    "store not committed": (SM90, "bulk_commit();", ""),
+    "leaves before the store has read": (SM90, "if (storer) bulk_wait_read<0>();", ""),
+    "one barrier for both consumers": (SM90, "sync(1 + half, 128)", "sync(1, 128)"),
+    "one slot": (SM90, "b % Tile::SLOTS * Tile::SLOT_BYTES", "0"),
+    "consumers share slots": (SM90, "half * Tile::SLOTS * Tile::SLOT_BYTES", "0"),
+    "everyone stores": (SM90, "threadIdx.x % 128 == 0", "threadIdx.x % 64 == 0"),
+    "chunks of a row swapped": (SM90, "+ lane % 4 * 16;", "+ (3 - lane % 4) * 16;"),
+    "both boxes to one place": (EPILOGUES, "kBoxBytes, second, row", "kBoxBytes, first, row"),
     # --- sm_80
     "no barrier": (SM80, "sync_block();", ""),
     "no first wait": (SM80, "cp_async_wait<Tile::STAGES - 2>(); if (steps > 0)", "if (steps > 0)"),
@@ -85,34 +107,46 @@ MUTANTS = {
     "no first prologue": (SM80, "if (steps > 0) apply_prologue(0);", ""),
     "store past the rows": (SM80, "if (row >= g.m) continue;", ""),
     "chunks of A misplaced": (SM80, "ROWS_PER_PASS, chunk);", "ROWS_PER_PASS, chunk ^ 1);"),
+    # --- few rows
+    "sums not gathered": (FEW_ROWS, "sync_block();", ""),
+    "finished rows not gathered": (FEW_ROWS, "sync_warp();", ""),
+    "slices overlap": (FEW_ROWS, "warp * Tile::SLICE", "warp * 32"),
+    "slices skipped": (FEW_ROWS, "k0 += Tile::WARPS *", "k0 += 2 * Tile::WARPS *"),
+    "k taken in two orders": (
+        FEW_ROWS,
+        "low, rows[s][i].x, rows[s][i].y",
+        "low, rows[s][i].x, rows[s][i].z",
+    ),
+    "chunks of a pair swapped": (
+        FEW_ROWS,
+        "low[4] = {u.x, v.x, u.y, v.y}",
+        "low[4] = {v.x, u.x, v.y, u.y}",
+    ),
+    "rows of A past the end": (FEW_ROWS, "row < g.m ? g.a", "row <= g.m ? g.a"),
+    "rows stored past the end": (FEW_ROWS, "lane >= 8 || row >= g.m", "lane >= 8"),
+    "columns of W past the end": (FEW_ROWS, "&& column < g.n", ""),
+    "read past k": (FEW_ROWS, "|| at >= end", ""),
+    "statistics of another row": (
+        FEW_ROWS,
+        "ldg(prologue.stats + row)",
+        "ldg(prologue.stats + line)",
+    ),
+    "one group of sums": (FEW_ROWS, "(i * Tile::GROUPS + warp) * 32", "i * Tile::GROUPS * 32"),
 }
-FAST = ("empty counts 7", "full parity", "no last wait", "no barrier")
-NAMES = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in MUTANTS]
-
-
-def noticed(program: Path) -> set[str]:
-    """The cases that some schedule does not pass."""
-    runs = [run_cases(program, timing=timing) for timing in range(3)]
-    return {case for run in runs for case, report in run.items() if report != "ok"}
+FAST = (
+    "empty counts 7", "full parity", "no last wait", "store not fenced", "slot not waited for",
+    "no barrier", "sums not gathered",
+)  # fmt: skip
 
 
 def test_the_loops_are_right_as_they_are(sim_program) -> None:
     assert noticed(sim_program(CASES)) == set()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names(MUTANTS, FAST))
 def test_a_mutant_is_noticed(sim_program, tmp_path: Path, name: str) -> None:
-    file, old, new = MUTANTS[name]
-    shutil.copytree(ROOT / "csrc/cuda", tmp_path / "cuda")
-    (tmp_path / "sim").symlink_to(ROOT / "csrc/sim")
-    path = tmp_path / "cuda" / file
-    text = path.read_text()
-    # Line breaks are clang-format's business.
-    pattern = re.compile(r"\s+".join(map(re.escape, old.split())))
-    places = len(pattern.findall(text))
-    assert places, f"{file} no longer holds {old!r}: bring this mutant up to date"
-    path.write_text(pattern.sub(lambda _: new, text))
-    other = "-DNO_SM90" if file == SM80 else "-DNO_SM80"
-    program = sim_program(CASES, f"-I{tmp_path}", other, to=tmp_path / "mutant")
+    own = {SM80: "SM80", FEW_ROWS: "FEW_ROWS"}.get(MUTANTS[name][0], "SM90")
+    others = [f"-DNO_{loop}" for loop in ("SM80", "SM90", "FEW_ROWS") if loop != own]
+    cases, places = noticed_by(sim_program, tmp_path, CASES, MUTANTS[name], *others)
     # What stands in both loops, with and without a norm, must be noticed in both.
-    assert len(noticed(program)) >= min(places, 2)
+    assert len(cases) >= min(places, 2)
