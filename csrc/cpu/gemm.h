@@ -80,10 +80,11 @@ struct Gemm {
   LeftLayout<T> left;
   Weight<T> w;
   const P* a = nullptr;
-  int64_t lda = 0;                         // of rows
-  int64_t group, col_step, row_parts = 1;  // group: columns that an epilogue takes at a time
-  static constexpr int kTiles =
-      kAmx<P> ? 1 : 2;  // panels of the left operand that share a visit of the weight
+  int64_t lda = 0;  // of rows
+  int64_t group;    // columns that an epilogue takes at a time
+  int64_t col_step, row_parts = 1;
+  // Tiles that share a visit of the weight.
+  static constexpr int kTiles = kAmx<P> ? 1 : 2;
   static constexpr int64_t kBlockRows = kTiles * kMR<P>;
   static constexpr int64_t kKBlock = 256;
 
@@ -92,9 +93,11 @@ struct Gemm {
       : left(left_), w(w_) {
     const int64_t columns = w.columns();
     const int64_t wanted = workers == 1 ? 1 : 3 * workers;
-    // A column block's weights and the block of rows share the second-level cache.
-    constexpr int64_t kCacheBytes = (kAmx<P> ? 512 : 1024) * 1024, kMaxColumns = 512;
-    const int64_t fitting = kCacheBytes / (w.padded_k() * int64_t(sizeof(P)));
+    // A column block's weights share the second-level cache with the rows that pass by; AMX is done
+    // with them sooner, so more rows do.
+    constexpr int64_t kShare = kAmx<P> ? 4 : 2, kMaxColumns = 512;
+    const int64_t cache_bytes = int64_t(second_level_cache()) / kShare;
+    const int64_t fitting = cache_bytes / (w.padded_k() * int64_t(sizeof(P)));
     const int64_t step =
         min_of(min_of(max_of<int64_t>(fitting, 2 * kNR), kMaxColumns), ceil_div(columns, wanted));
     group = unit;

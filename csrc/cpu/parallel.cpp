@@ -2,6 +2,7 @@
 #include "parallel.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -99,6 +100,14 @@ void* workspace(size_t bytes) {
     buffer.size = bytes;
   }
   return buffer.data;
+}
+
+size_t second_level_cache() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  static const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return size_t(bytes);
+#endif
+  return 1 << 20;
 }
 
 }  // namespace fusebench

@@ -1,4 +1,5 @@
-// Threads of the caller's own pool, and one parallel region with several phases on top of them.
+// Threads of the caller's own pool, one parallel region with several phases on top of them, and
+// memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -39,5 +40,8 @@ class Phases {
 // `bytes` of memory aligned to a page that belong to this thread until its next call; kept and
 // reused, so that a kernel called again allocates nothing.
 void* workspace(size_t bytes);
+
+// Bytes of one core's second-level cache; 1 MiB where the system does not tell.
+size_t second_level_cache();
 
 }  // namespace fusebench

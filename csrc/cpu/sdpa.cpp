@@ -1,6 +1,6 @@
 // sdpa: scaled dot product attention with GQA. Many queries go through packed keys and values in
 // blocks; a few (a decode step) read them as they are, the keys split over the threads.
-#include "attention_columns.h"
+#include "attention.h"
 #include "ops.h"
 
 namespace fusebench {
@@ -68,8 +68,9 @@ void run_blocks(const SdpaArgs& args, const Parallel& parallel) {
                         min_of(j0 + kPackKeys, args.kv_len));
       return;
     }
-    // The last blocks see the most keys and come first, so that short ones fill the gaps.
-    const int64_t block = blocks - 1 - task / all_heads, head = task % all_heads;
+    // Head by head, whose keys stay in cache; the last blocks see the most keys and come first, so
+    // that short ones fill the gaps.
+    const int64_t block = blocks - 1 - task % blocks, head = task / blocks;
     const int64_t b = head / args.num_heads, h = head % args.num_heads;
     const int64_t kv_head = b * args.num_kv_heads + h / (args.num_heads / args.num_kv_heads);
     const int64_t t0 = args.q_len * block / blocks, t1 = args.q_len * (block + 1) / blocks;

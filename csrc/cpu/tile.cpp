@@ -58,24 +58,17 @@ FUSEBENCH_INLINE void fetch_target(const Target& target, int64_t r) {
   }
 }
 
-// Where a tile finds the operands of row r and step i: in a left panel or in columns, or in rows.
+// A left operand of which the tile reads row r at step i.
 template <class P, int kStride>
-struct InPanel {
+struct Left {
   const P* a;
   FUSEBENCH_INLINE const P* at(int r, int64_t i) const { return a + i * kStride + r * kPair<P>; }
-  InPanel from(int64_t i) const { return {a + i * kStride}; }
-};
-template <class P>
-struct InRows {
-  const P* a;
-  int64_t lda;
-  FUSEBENCH_INLINE const P* at(int r, int64_t i) const { return a + r * lda + i; }
-  InRows from(int64_t i) const { return {a + i, lda}; }
+  Left from(int64_t i) const { return {a + i * kStride}; }
 };
 
 // Out of line: a call per tile costs nothing, and each size gets its own register allocation.
-template <int M, class Left, class P>
-__attribute__((noinline)) void fma_tile(Left a, const P* b, int64_t k, float* c, int64_t ldc,
+template <int M, class L, class P>
+__attribute__((noinline)) void fma_tile(L a, const P* b, int64_t k, float* c, int64_t ldc,
                                         bool accumulate, const P* next, const Target& target) {
   using S = Step<P>;
   constexpr int kStep = kPair<P>;
@@ -101,7 +94,7 @@ __attribute__((noinline)) void fma_tile(Left a, const P* b, int64_t k, float* c,
   const int64_t rows_left = target.rows ? M * kUnroll * kStep : 0;
   int64_t i = 0;
   for (; i + kUnroll * kStep <= k; i += kUnroll * kStep, b += kUnroll * kNR * kStep) {
-    fetch<kUnroll * kStep>(ahead(b, i, k, next));
+    if (next) fetch<kUnroll * kStep>(ahead(b, i, k, next));
     if (i < rows_left) fetch_target<kNR * sizeof(P)>(target, i / (kUnroll * kStep));
 #pragma GCC unroll 4
     for (int u = 0; u < kUnroll; u++) step(i + u * kStep, b + u * kNR * kStep);
@@ -117,17 +110,17 @@ __attribute__((noinline)) void fma_tile(Left a, const P* b, int64_t k, float* c,
   }
 }
 
-template <class Left, class P, int M = kTileRows>
-FUSEBENCH_INLINE void fma_tile_of(int m, Left a, const P* b, int64_t k, float* c, int64_t ldc,
+template <class L, class P, int M = kTileRows>
+FUSEBENCH_INLINE void fma_tile_of(int m, L a, const P* b, int64_t k, float* c, int64_t ldc,
                                   bool accumulate, const P* next, const Target& target) {
   if constexpr (M > 1) {
-    if (m < M) return fma_tile_of<Left, P, M - 1>(m, a, b, k, c, ldc, accumulate, next, target);
+    if (m < M) return fma_tile_of<L, P, M - 1>(m, a, b, k, c, ldc, accumulate, next, target);
   }
   fma_tile<M>(a, b, k, c, ldc, accumulate, next, target);
 }
 
-template <class Left, class P>
-FUSEBENCH_INLINE void tile_of(int m, Left a, const TileArgs<P>& t) {
+template <class L, class P>
+FUSEBENCH_INLINE void tile_of(int m, L a, const TileArgs<P>& t) {
   // Sums of many terms are sums of sums: in one chain the rounding errors would outgrow those of
   // a blocked GEMM.
   constexpr int64_t kChain = FUSEBENCH_ISA_LEVEL > 0 ? 256 : 64;  // more roundings without FMA
@@ -180,7 +173,7 @@ void amx_tile(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& t) {
       _tile_zero(3);
     }
     for (int64_t i = 0; i < t.k; i += 32, b += kNR * 32, a += 32, a2 += 32) {
-      fetch<32>(ahead(b, i, t.k, t.next));
+      if (t.next) fetch<32>(ahead(b, i, t.k, t.next));
       if (t.target.rows) {
         for (int64_t r = i / 8; r < min_of<int64_t>(i / 8 + 4, m); r++)
           fetch_target<64>(t.target, r);
@@ -207,7 +200,7 @@ void amx_tile(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& t) {
       _tile_zero(1);
     }
     for (int64_t i = 0; i < t.k; i += 32, b += kNR * 32, a += 32) {
-      fetch<32>(ahead(b, i, t.k, t.next));
+      if (t.next) fetch<32>(ahead(b, i, t.k, t.next));
       _tile_loadd(4, a, a_row);
       _tile_loadd(6, b, kPanelRow);
       _tile_loadd(7, b + 32, kPanelRow);
@@ -444,10 +437,10 @@ void pack_row_pairs(const bf16* w, int64_t ldw, int n, int64_t k, int64_t kp, bf
 }  // namespace
 
 void tile(int m, const float* a, const TileArgs<float>& args) {
-  tile_of(m, InPanel<float, kLeftRows>{a}, args);
+  tile_of(m, Left<float, kLeftRows>{a}, args);
 }
 void tile_columns(int m, const float* a, const TileArgs<float>& args) {
-  tile_of(m, InPanel<float, kNR>{a}, args);
+  tile_of(m, Left<float, kNR>{a}, args);
 }
 
 void dot_rows(int m, const float* a, int64_t lda, const float* w, int64_t ldw, int n, int64_t k,
@@ -490,10 +483,10 @@ void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args) {
 }
 #else
 void tile(int m, const bf16* a, const TileArgs<bf16>& args) {
-  tile_of(m, InPanel<bf16, kLeftRows>{a}, args);
+  tile_of(m, Left<bf16, kLeftRows>{a}, args);
 }
-void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args) {
-  tile_of(m, InRows<bf16>{a, lda}, args);
+void tile_columns(int m, const bf16* a, const TileArgs<bf16>& args) {
+  tile_of(m, Left<bf16, kNR>{a}, args);
 }
 #endif
 #else

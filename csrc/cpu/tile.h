@@ -52,9 +52,10 @@ struct Target {
 };
 
 // c[m, kNR] = (accumulate ? c : 0) + a[m, k] * panel, 1 <= m <= kMR, k a multiple of kKPad.
-// `next` is the panel (rows) that will be read after this one: it is fetched ahead.
-// tile() takes a left panel, tile_rows() rows of a as they are, tile_columns() columns of a matrix
-// [k, kNR].
+// `next` is the panel (rows) that will be read after this one: it is fetched ahead; null if the
+// panel is small enough to be in cache.
+// tile() takes a left panel, tile_columns() columns of a panel of kNR, and with AMX tile_rows()
+// rows as they are instead.
 template <class P>
 struct TileArgs {
   const P* panel;
@@ -67,8 +68,10 @@ struct TileArgs {
 };
 void tile(int m, const float* a, const TileArgs<float>& args);
 void tile_columns(int m, const float* a, const TileArgs<float>& args);
-#if FUSEBENCH_ISA_LEVEL >= 3
-void tile(int m, const bf16* a, const TileArgs<bf16>& args);  // not with AMX
+#if FUSEBENCH_ISA_LEVEL == 3
+void tile(int m, const bf16* a, const TileArgs<bf16>& args);
+void tile_columns(int m, const bf16* a, const TileArgs<bf16>& args);
+#elif FUSEBENCH_ISA_LEVEL >= 4
 void tile_rows(int m, const bf16* a, int64_t lda, const TileArgs<bf16>& args);
 #endif
 
