@@ -12,7 +12,12 @@ from .linear import linear, linear_backward, linear_saving
 from .linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_backward
 from .qkv_proj import qkv_proj, qkv_proj_backward
 from .sdpa import sdpa, sdpa_backward, sdpa_saving
-from .swiglu_ffn import swiglu_ffn, swiglu_ffn_backward, swiglu_ffn_saving
+from .swiglu_ffn import (
+    swiglu_ffn,
+    swiglu_ffn_backward,
+    swiglu_ffn_recompute_backward,
+    swiglu_ffn_saving,
+)
 
 ROWS = {"decode": 1, "short": 512, "long": 16384}
 EPS = 1e-5
@@ -111,6 +116,7 @@ def _swiglu_ffn(dtype: torch.dtype, device: str) -> Iterator[Example]:
     saved, stats = make(rows, 2 * f), make.float32(rows)
     yield "long training", swiglu_ffn_saving, args
     yield "backward", swiglu_ffn_backward, (x, *args, saved, stats, stats)
+    yield "recompute backward", swiglu_ffn_recompute_backward, (x, *args, stats, stats)
 
 
 def _linear_cross_entropy(dtype: torch.dtype, device: str) -> Iterator[Example]:

@@ -9,9 +9,11 @@ from fusebench.triton_kernels import embedding, linear_cross_entropy, sdpa
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("op", OPS)
-def test_check(op, dtype):
-    (row,) = check(op, "triton", dtype=dtype).rows
+@pytest.mark.parametrize(
+    "op, impl", [*((op, "triton") for op in OPS), ("swiglu_ffn", "triton_recompute")]
+)
+def test_check(op, impl, dtype):
+    (row,) = check(op, impl, dtype=dtype).rows
     assert not row["failure"], row["failure"]
     assert row["backward"] == "own" and row["cases"] > 5 and row["refused"] == 0
     assert {row[n] for n in ("gradients", "opcheck", "fullgraph", "dynamic")} == {"pass"}
