@@ -20,6 +20,7 @@ from .swiglu_ffn import (
 )
 
 ROWS = {"decode": 1, "short": 512, "long": 16384}
+HEADS = (32, 64, 80, 128, 256)  # whole tiles, and ragged ones; wider than 128 in 16 bits only
 EPS = 1e-5
 WIDTH, VOCABULARY = 768, 50304  # of gpt2-small, padded
 Example = tuple[str, Callable[..., Any], tuple[Any, ...]]  # name, launcher, its arguments
@@ -80,7 +81,7 @@ def _qkv_proj(dtype: torch.dtype, device: str) -> Iterator[Example]:
 
 def _sdpa(dtype: torch.dtype, device: str) -> Iterator[Example]:
     make = Make(dtype, device)
-    for d in (64, 128):
+    for d in HEADS[:-1] if dtype == torch.float32 else HEADS:
         q, k, one = make(4, 12, 2048, d), make(4, 4, 2048, d), make(4, 12, 1, d)
         lse, scale = make.float32(4, 12, 2048), d**-0.5
         for causal in (True, False):

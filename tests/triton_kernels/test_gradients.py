@@ -94,6 +94,23 @@ def test_sdpa(heads, kv, tq, tk, head_dim, causal, dtype):
     check("sdpa", (q, k, v, causal, head_dim**-0.5))
 
 
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("head_dim", [160, 256])
+def test_sdpa_of_wide_heads(head_dim, dtype):
+    new = tensors(dtype)
+    q, k, v = new(1, 2, 5, head_dim), new(1, 1, 9, head_dim), new(1, 1, 9, head_dim)
+    check("sdpa", (q, k, v, True, head_dim**-0.5))
+
+
+@pytest.mark.parametrize("dtype, most", [(torch.float32, 128), (torch.bfloat16, 256)])
+def test_wider_heads_are_refused(dtype, most):
+    q = torch.zeros(1, 1, 2, most + 1, dtype=dtype)
+    with pytest.raises(
+        ValueError, match=rf"sdpa \(triton\): q has head_dim {most + 1} in .*128 in"
+    ):
+        registry.call(OPS["sdpa"], "triton", (q, q, q, True, 1.0))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_linear_cross_entropy_in_many_chunks(softcap, dtype):

@@ -44,6 +44,7 @@ class Kernels:
     saved_fakes: their fakes from the op's arguments; None for what this call does not save.
     output_saved: whether the backward gets the output itself too, behind what is saved.
     identity: the argument, if any, whose gradient is the output's own (a residual).
+    supports: why a call is refused, or None.
     """
 
     differentiable: tuple[str, ...]
@@ -51,6 +52,15 @@ class Kernels:
     saved_fakes: Callable[..., tuple[Tensor | None, ...]] = lambda *args: ()
     output_saved: bool = False
     identity: str | None = None
+    supports: Callable[..., str | None] = lambda *args: None
+
+
+def _head_dim(d: int, dtype: torch.dtype) -> str | None:
+    """Why a head dimension is refused: its tiles would not fit registers and shared memory."""
+    if 1 <= d <= (128 if dtype == torch.float32 else 256):
+        return None
+    name = str(dtype).removeprefix("torch.")
+    return f"q has head_dim {d} in {name}, accepted: 1 to 256, and 1 to 128 in float32"
 
 
 def _stats(x: Tensor, norm: str | None) -> tuple[Tensor | None, Tensor | None]:
@@ -75,6 +85,7 @@ KERNELS: dict[tuple[str, str], Kernels] = {
         ("lse",),
         lambda q, *rest: (q.new_empty(q.shape[:3], dtype=torch.float32),),
         output_saved=True,
+        supports=lambda q, *rest: _head_dim(q.shape[-1], q.dtype),
     ),
     ("linear", "triton"): Kernels(
         ("x", "weight", "bias", "norm_weight", "norm_bias"),
@@ -211,6 +222,7 @@ def _register(op: Op, impl: str, kernels: Kernels) -> None:
             ("cpu",) if INTERPRETED else ("cuda",),
             source=f"triton_kernels/{op.name}.py",
             unavailable=_unavailable,
+            supports=kernels.supports,
             timed=not INTERPRETED,
         ),
         saving=saving,
