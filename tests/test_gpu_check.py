@@ -1,8 +1,10 @@
 """tools/gpu_check.sh, run with stand-ins for what it calls: what it would do must be valid."""
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -80,6 +82,21 @@ def test_every_command_is_valid(run):
                 assert Path(word).exists(), word
 
 
+def test_the_figures_in_small(tmp_path):
+    """The same code as on a GPU, in the interpreter: every contestant runs and is right."""
+    pytest.importorskip("triton")
+    path = tmp_path / "figures.json"
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("gpu_figures.py")), str(path), "--tiny"],
+        env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["failure"] for row in rows] == [None] * 12
+    assert len({row["figure"] for row in rows}) == 6
+    assert all(row["median_ms"] > 0 and row["triton_speedup"]["value"] > 0 for row in rows)
+
+
 def test_what_it_leaves(run):
     ended, out, calls = run()
     names = {path.name for path in out.iterdir()}
@@ -91,9 +108,9 @@ def test_what_it_leaves(run):
 
 
 def test_a_step_that_fails_or_hangs_stops_no_other(run):
-    ended, out, _ = run(fail="-m gpu", hang="op-sdpa-2048", seconds="20")
+    ended, out, _ = run(fail="-m gpu", hang="op-sdpa-512", seconds="20")
     summary = (out / "summary.txt").read_text()
     assert ended.returncode == 1
-    assert "tests: exit 3" in summary and "op-sdpa-2048: exit 124" in summary
+    assert "tests: exit 3" in summary and "op-sdpa-512: exit 124" in summary
     assert summary.rstrip().endswith("racecheck: left out, the time is up")
     assert (out / "results.tar.gz").exists()

@@ -59,12 +59,15 @@ arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | he
 step 40 probe bash -c "nvcc -arch=sm_$arch -std=c++17 -I '$tree/csrc' -o probe '$tree/tests/sim/probe.cu' && ./probe"
 step 90 tests "$python" -m pytest -q -m gpu -p no:cacheprovider "$tree/tests"
 
-for seq in 2048 8192 512; do
-  fusebench 30 "op-sdpa-$seq" op sdpa --model smollm2-135m --seq "$seq" --dtype bfloat16 --rounds 20
-done
 for op in qkv_proj swiglu_ffn linear_cross_entropy linear embedding; do
   fusebench 40 "op-$op-16k" op "$op" --model gpt2-small --seq 1024 --batch 16 --dtype bfloat16 \
     --rounds 20
+done
+step 100 figures "$python" "$tree/tools/gpu_figures.py" "$out/figures.json"
+fusebench 30 op-qkv_proj-rope op qkv_proj --model smollm2-135m --seq 4096 --batch 4 \
+  --dtype bfloat16 --rounds 20
+for seq in 512 8192; do
+  fusebench 30 "op-sdpa-$seq" op sdpa --model smollm2-135m --seq "$seq" --dtype bfloat16 --rounds 20
 done
 inductor=(reference@eager reference@default reference@reduce-overhead reference@max-autotune)
 ours=(triton@default triton@reduce-overhead cuda@default cuda@reduce-overhead)
