@@ -124,7 +124,7 @@ def _linear_cross_entropy(dtype: torch.dtype, device: str) -> Iterator[Example]:
     make = Make(dtype, device)
     rows = ROWS["long"]
     x, weight, targets = make(rows, WIDTH), make(VOCABULARY, WIDTH), make(rows, dtype=torch.int64)
-    loss, lse = make.float32(), make.float32(rows)
+    loss, lse = make.float32(), make.float32(2, rows)
     for softcap in (None, 30.0):
         name = "softcap" if softcap else "long"
         args = (x, weight, targets, -100, softcap)

@@ -165,3 +165,25 @@ def test_swiglu_ffn_recomputes_what_it_did_not_save(norm):
         assert torch.equal(mine, other)
     statistics = 4 * rows * {None: 0, "rmsnorm": 1, "layernorm": 2}[norm and norm[0]]
     assert recomputed == statistics and kept == statistics + 2 * rows * 2 * f
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch, t", [(1, 1), (1, 129), (0, 5), (2, 0)])
+def test_extreme_lengths(batch, t, dtype):
+    """One token, one more than a tile, none at all: every op's gradients."""
+    new = tensors(dtype)
+    width, f, heads, kv, dim, vocabulary = 24, 40, 2, 1, 32, 67
+    x, residual = new(batch, t, width), new(batch, t, width)
+    norm = norm_args(LAYERNORM, width, new)
+    angles = torch.randn(t, dim // 2)
+    rope, qkv = (angles.cos(), angles.sin()), new((heads + 2 * kv) * dim, width, scale=0.2)
+    check("qkv_proj", (x, qkv, new(128), heads, kv, *norm, *rope))
+    check("linear", (x, new(width, width, scale=0.2), new(width), residual, *norm))
+    ffn = new(2 * f, width, scale=0.2), new(width, f, scale=0.2), new(2 * f), new(width)
+    for impl in ("triton", "triton_recompute"):
+        check("swiglu_ffn", (x, *ffn, *norm, residual), impl)
+    q, k = new(batch, heads, t, dim), new(batch, kv, t, dim)
+    check("sdpa", (q, k, k, True, dim**-0.5))
+    ids = torch.randint(vocabulary, (batch, t))
+    check("embedding", (ids, new(vocabulary, width), new(200, width), 3))
+    check("linear_cross_entropy", (x, new(vocabulary, width, scale=0.2), ids, -100, None))

@@ -111,7 +111,7 @@ KERNELS: dict[tuple[str, str], Kernels] = {
     ("linear_cross_entropy", "triton"): Kernels(
         ("x", "weight"),
         ("lse",),
-        lambda x, weight, targets, *rest: (x.new_empty((targets.numel(),), dtype=torch.float32),),
+        lambda x, weight, targets, *rest: (x.new_empty((2, targets.numel()), dtype=torch.float32),),
     ),
 }
 
