@@ -12,9 +12,15 @@ from .linear import linear, linear_backward, linear_saving
 from .linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_backward
 from .qkv_proj import qkv_proj, qkv_proj_backward
 from .sdpa import sdpa, sdpa_backward, sdpa_saving
-from .swiglu_ffn import swiglu_ffn, swiglu_ffn_backward, swiglu_ffn_saving
+from .swiglu_ffn import (
+    swiglu_ffn,
+    swiglu_ffn_backward,
+    swiglu_ffn_recompute_backward,
+    swiglu_ffn_saving,
+)
 
 ROWS = {"decode": 1, "short": 512, "long": 16384}
+HEADS = (32, 64, 80, 128, 256)  # whole tiles, and ragged ones; wider than 128 in 16 bits only
 EPS = 1e-5
 WIDTH, VOCABULARY = 768, 50304  # of gpt2-small, padded
 Example = tuple[str, Callable[..., Any], tuple[Any, ...]]  # name, launcher, its arguments
@@ -75,7 +81,7 @@ def _qkv_proj(dtype: torch.dtype, device: str) -> Iterator[Example]:
 
 def _sdpa(dtype: torch.dtype, device: str) -> Iterator[Example]:
     make = Make(dtype, device)
-    for d in (64, 128):
+    for d in HEADS[:-1] if dtype == torch.float32 else HEADS:
         q, k, one = make(4, 12, 2048, d), make(4, 4, 2048, d), make(4, 12, 1, d)
         lse, scale = make.float32(4, 12, 2048), d**-0.5
         for causal in (True, False):
@@ -111,13 +117,14 @@ def _swiglu_ffn(dtype: torch.dtype, device: str) -> Iterator[Example]:
     saved, stats = make(rows, 2 * f), make.float32(rows)
     yield "long training", swiglu_ffn_saving, args
     yield "backward", swiglu_ffn_backward, (x, *args, saved, stats, stats)
+    yield "recompute backward", swiglu_ffn_recompute_backward, (x, *args, stats, stats)
 
 
 def _linear_cross_entropy(dtype: torch.dtype, device: str) -> Iterator[Example]:
     make = Make(dtype, device)
     rows = ROWS["long"]
     x, weight, targets = make(rows, WIDTH), make(VOCABULARY, WIDTH), make(rows, dtype=torch.int64)
-    loss, lse = make.float32(), make.float32(rows)
+    loss, lse = make.float32(), make.float32(2, rows)
     for softcap in (None, 30.0):
         name = "softcap" if softcap else "long"
         args = (x, weight, targets, -100, softcap)

@@ -4,7 +4,7 @@ Computes acc[M, N] = prologue(A)[M, K] @ B[N, K].T in float32, tile by tile, and
 the epilogue, which stores what it likes. Every matrix product here but attention's is a kernel
 whose body is one call of `gemm`; hooks are jitted functions with arguments of their own in a tuple:
 
-    BEGIN(rows, M, *prologue_args) -> s0, s1                 a tile's row state, before the K loop
+    BEGIN(A, stride, rows, M, K, *prologue_args) -> s0, s1   a tile's row state, before the K loop
     APPLY(a, ks, K, s0, s1, *prologue_args) -> a, s0, s1     each tile of A on its way to the dot
     END(acc, K, s0, s1, *prologue_args) -> acc               the accumulator, after the K loop
     EPILOGUE(acc, rows, tile_n, M, N, *epilogue_args)        stores
@@ -81,7 +81,7 @@ def gemm(
                 p = tile_n * HALF + local % HALF
                 cols = p // pair * (2 * pair) + p % pair + local // HALF * pair
                 cols = tl.where(p < N // 2, cols, N)
-        s0, s1 = BEGIN(rows, M, *prologue_args)
+        s0, s1 = BEGIN(a_ptr, a_stride, rows, M, K, *prologue_args)
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for k in tl.range(0, K, BLOCK_K):
             ks = k + tl.arange(0, BLOCK_K)

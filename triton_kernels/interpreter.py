@@ -1,5 +1,7 @@
 """Repairs Triton's interpreter, which multiplies bfloat16 bits and truncates to bfloat16.
 
+And Triton 3.6's, which cannot count a loop to a run-time bound since NumPy 2.4.
+
 Active only under TRITON_INTERPRET=1. Without it `tl.dot` on bfloat16 operands multiplies the raw
 16-bit patterns, and float32 -> bfloat16 rounds towards zero instead of to the nearest even value
 (triton-lang/triton#11584), so every bfloat16 test would be comparing the wrong thing.
@@ -28,7 +30,7 @@ def widen_bfloat16(bits: np.ndarray) -> np.ndarray:
 
 
 def install() -> None:
-    """Put the repaired conversions and dot into the interpreter. Idempotent."""
+    """Put the repaired conversions, dot and loop bounds into the interpreter. Idempotent."""
     builder = interpreter.InterpreterBuilder
     if getattr(builder, "_bfloat16_repaired", False):
         return
@@ -64,6 +66,15 @@ def install() -> None:
     builder.create_fp_to_fp = create_fp_to_fp
     builder.create_dot = create_dot
     builder._bfloat16_repaired = True
+
+    patch_before = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor, scope):
+        patch_before(tensor, scope)
+        # A scalar is an array of one element, which int() no longer takes.
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_tensor
 
     run_before = interpreter.GridExecutor.__call__
 

@@ -78,7 +78,11 @@ def combine_loss_kernel(
     targets_ptr, maximum_ptr, total_ptr, logit_ptr, lse_ptr, loss_ptr, M, V, TILES,
     IGNORE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Each row's lse and its loss: 0 for an ignored target, NaN for one not in the vocabulary."""
+    """Each row's lse and its loss: 0 for an ignored target, NaN for one not in the vocabulary.
+
+    The lse is kept in two parts, the maximum and the logarithm of the sum above it: added up, far
+    from zero, they would round away what a probability near 1 is made of.
+    """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -92,13 +96,14 @@ def combine_loss_kernel(
         base = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * tl.exp(maximum - base) + tl.sum(sums * tl.exp(each - base[:, None]), axis=1)
         maximum = higher
-    lse = maximum + tl.log(total)
-    tl.store(lse_ptr + rows, lse, mask=rows < M)
+    above = tl.log(total)
+    tl.store(lse_ptr + rows, maximum, mask=rows < M)
+    tl.store(lse_ptr + M + rows, above, mask=rows < M)
     goal = tl.load(targets_ptr + rows, mask=rows < M, other=IGNORE)
     kept = goal != IGNORE
     known = (rows < M) & (goal >= 0) & (goal < V)
     logit = tl.load(logit_ptr + rows, mask=known, other=float("nan"))
-    tl.store(loss_ptr + rows, tl.where(kept, lse - logit, 0.0), mask=rows < M)
+    tl.store(loss_ptr + rows, tl.where(kept, (maximum - logit) + above, 0.0), mask=rows < M)
 
 
 @triton.jit
@@ -113,9 +118,10 @@ def dlogits_epilogue(
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     first = tl.load(first_ptr)
     logits = capped(acc, SOFTCAP)
-    lse = tl.load(lse_ptr + rows, mask=rows < M, other=0.0)
+    maximum = tl.load(lse_ptr + rows, mask=rows < M, other=0.0)
+    above = tl.load(lse_ptr + M + rows, mask=rows < M, other=0.0)
     goal = tl.load(targets_ptr + rows, mask=rows < M, other=IGNORE)
-    grad = tl.exp(logits - lse[:, None])
+    grad = tl.exp((logits - maximum[:, None]) - above[:, None])
     grad = tl.where(cols[None, :] + first == goal[:, None], grad - 1.0, grad)
     if SOFTCAP is not None:
         squashed = logits / SOFTCAP
@@ -151,13 +157,13 @@ def _config(x, weight, softcap):
 
 
 def linear_cross_entropy_saving(x, weight, targets, ignore_index, softcap):
-    """(`linear_cross_entropy`, log-sum-exp of each row's logits in float32 [rows])."""
+    """(`linear_cross_entropy`, log-sum-exp of each row's logits in two float32 parts [2, rows])."""
     x, weight, targets = rows_of(x), rows_of(weight), targets.reshape(-1)
     (m, c), v = x.shape, weight.shape[0]
-    lse = x.new_empty((m,), dtype=torch.float32)
+    lse = x.new_empty((2, m), dtype=torch.float32)
     if m == 0:
         return x.new_zeros((), dtype=torch.float32), lse
-    loss, logit = torch.empty_like(lse), torch.empty_like(lse)
+    loss, logit = (x.new_empty((m,), dtype=torch.float32) for _ in range(2))
     config = _config(x, weight, softcap)
     tiles = triton.cdiv(v, config.block_n)
     maximum, total = (x.new_empty((m, tiles), dtype=torch.float32) for _ in range(2))

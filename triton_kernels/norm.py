@@ -1,11 +1,13 @@
 """LayerNorm and RMSNorm: as a GEMM prologue, as row statistics, and backward.
 
-The prologue normalizes rows of A inside the GEMM's K loop. Two ways:
-- "given": a pass over x found each row's mean and 1/deviation; the tile is normalized in float32
-  and rounded once, as in the composition. A mean far above the deviation costs no accuracy.
+The prologue normalizes rows of A inside the GEMM's K loop. Where their statistics come from:
 - "folded" (RMSNorm): the K loop sums the squares it meets and the accumulator is scaled at its end,
-  so x is read by the GEMM alone. LayerNorm is not folded: subtracting mean * sum(w) from the
-  accumulator would cancel where the mean is large.
+  so x is read once.
+- "layernorm", "rmsnorm": a decode step's program measures its few rows before the K loop. They are
+  a few kilobytes that stay in L1, and there is no other kernel to launch and wait for.
+- "given": a kernel of its own measured every row, once for all tiles that read it.
+The last two normalize the tile in float32 and round once, as in the composition, so that a mean far
+above the deviation costs no accuracy.
 """
 
 from __future__ import annotations
@@ -14,20 +16,41 @@ import torch
 import triton
 import triton.language as tl
 
+from .configs import rows_class
+from .gemm import load_block
 from .launch import launch, power_of_2, target
 
 
 @triton.jit
 def norm_begin(
-    rows, M, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, NORM: tl.constexpr, EPS: tl.constexpr
-):
-    """A row's state: mean and 1/deviation ("given"), or zero and the sum of squares ("folded")."""
+    x_ptr, x_stride, rows, M, K, mean_ptr, rstd_ptr, weight_ptr, bias_ptr,
+    NORM: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    """A row's state: its mean and 1/deviation, or zero and the sum of squares ("folded")."""
     mean = tl.zeros(rows.shape, tl.float32)
     rstd = tl.zeros(rows.shape, tl.float32)
     if NORM == "given":
         rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)
         if mean_ptr is not None:
             mean = tl.load(mean_ptr + rows, mask=rows < M, other=0.0)
+    elif NORM is not None and NORM != "folded":
+        CHUNK: tl.constexpr = 4096 // rows.shape[0]
+        if NORM == "layernorm":
+            for k in tl.range(0, K, CHUNK):
+                x = load_block(x_ptr, x_stride, rows, k + tl.arange(0, CHUNK), M, K)
+                mean += tl.sum(x.to(tl.float32), axis=1)
+            mean /= K
+        shift = tl.zeros(rows.shape, tl.float32)  # what rounding took from a mean far from zero
+        for k in tl.range(0, K, CHUNK):
+            ks = k + tl.arange(0, CHUNK)
+            x = load_block(x_ptr, x_stride, rows, ks, M, K).to(tl.float32)
+            if NORM == "layernorm":
+                x = tl.where(ks[None, :] < K, x - mean[:, None], 0.0)
+                shift += tl.sum(x, axis=1)
+            rstd += tl.sum(x * x, axis=1)
+        shift /= K
+        rstd = tl.rsqrt(rstd / K - shift * shift + EPS)
+        mean += shift
     return mean, rstd
 
 
@@ -36,13 +59,13 @@ def norm_apply(
     a, ks, K, mean, rstd, mean_ptr, rstd_ptr, weight_ptr, bias_ptr,
     NORM: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of A, normalized ("given") or only weighted ("folded")."""
+    """A tile of A, normalized, or only weighted where the norm is folded."""
     if NORM is not None:
         x = a.to(tl.float32)
         if NORM == "folded":
             rstd += tl.sum(x * x, axis=1)
         else:
-            if mean_ptr is not None:
+            if NORM == "layernorm" or mean_ptr is not None:
                 x -= mean[:, None]
             x *= rstd[:, None]
         if weight_ptr is not None:
@@ -159,13 +182,16 @@ def norm_rows(x, norm, weight, bias, eps, *, normalized: bool):
 def norm_prologue(x, norm, weight, bias, eps, *, saving: bool):
     """What `gemm`'s norm hooks need for x [M, C]: (mean, rstd, kind), kind None without a norm.
 
-    The statistics are computed first where they are to be saved, or where folding would not do: for
-    LayerNorm, for a norm bias, and in float16, where x * weight may overflow before it is scaled.
+    RMSNorm is not folded where a norm bias follows, or in float16, where x * weight may overflow
+    before it is scaled. Statistics that are to be saved have to be a kernel's result.
     """
     if norm is None:
         return None, None, None
-    if norm == "rmsnorm" and bias is None and x.dtype != torch.float16 and not saving:
-        return None, None, "folded"
+    if not saving:
+        if norm == "rmsnorm" and bias is None and x.dtype != torch.float16:
+            return None, None, "folded"
+        if rows_class(x.shape[0]) == "decode":
+            return None, None, norm
     _, mean, rstd = norm_rows(x, norm, weight, bias, eps, normalized=False)
     return mean, rstd, "given"
 

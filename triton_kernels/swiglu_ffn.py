@@ -146,16 +146,20 @@ def swiglu_ffn(
 
 
 def swiglu_ffn_saving(
-    x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual,
-    recompute=False,
-):  # fmt: skip
-    """(`swiglu_ffn`, saved gate_up [M, 2F], row mean or None, 1/deviation or None).
-
-    With `recompute` gate_up is None: the backward runs the first GEMM again instead of keeping the
-    largest tensor of the layer.
-    """
+    x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual
+):
+    """(`swiglu_ffn`, saved gate_up [M, 2F], row mean or None, 1/deviation or None)."""
     args = (x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual)
-    return _forward(*args, saving=True, gate_up=not recompute)
+    return _forward(*args, saving=True, gate_up=True)
+
+
+def swiglu_ffn_recompute_saving(
+    x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual
+):
+    """(`swiglu_ffn`, saved row mean or None, 1/deviation or None): of the hidden layer, nothing."""
+    args = (x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual)
+    out, _, mean, rstd = _forward(*args, saving=True, gate_up=False)
+    return out, mean, rstd
 
 
 def swiglu_ffn_backward(
@@ -168,12 +172,6 @@ def swiglu_ffn_backward(
     """
     dy2, x2 = rows_of(dy), rows_of(x)
     w_gate_up, w_down = rows_of(w_gate_up), rows_of(w_down)
-    if gate_up is None:
-        prologue = (mean, rstd, None if norm is None else "given")
-        _, gate_up = _gate_up(
-            x2, w_gate_up, b_gate_up, prologue, norm_weight, norm_bias, eps,
-            hidden=False, gate_up=True,
-        )  # fmt: skip
     m, c = dy2.shape
     f = w_down.shape[1]
     dgate_up = dy.new_empty((m, 2 * f))
@@ -195,4 +193,19 @@ def swiglu_ffn_backward(
         dx.view(x.shape), dw_gate_up, dw_down,
         None if b_gate_up is None else dgate_up.sum(0), None if b_down is None else dy2.sum(0),
         dnorm_weight, dnorm_bias,
+    )  # fmt: skip
+
+
+def swiglu_ffn_recompute_backward(
+    dy, x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual,
+    mean, rstd,
+):  # fmt: skip
+    """`swiglu_ffn_backward` after the first GEMM again, for what was not saved."""
+    _, gate_up = _gate_up(
+        rows_of(x), rows_of(w_gate_up), b_gate_up, (mean, rstd, None if norm is None else "given"),
+        norm_weight, norm_bias, eps, hidden=False, gate_up=True,
+    )  # fmt: skip
+    return swiglu_ffn_backward(
+        dy, x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual,
+        gate_up, mean, rstd,
     )  # fmt: skip

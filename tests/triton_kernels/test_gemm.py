@@ -86,7 +86,9 @@ def test_tables_have_a_row_for_every_key(tmp_path):
     for path in sorted(configs.FOLDER.glob("*.json")):
         keys = set(configs.table(path.stem))
         sizes = {size for _, _, size in keys}
-        assert keys == set(itertools.product((0, 80, 90, 100), (16, 32), sizes)), path.stem
+        wanted = set(itertools.product((0, 80, 90, 100), (16, 32), sizes))
+        # Wide heads are refused in float32.
+        assert keys == {k for k in wanted if k[1:] != (32, "d256")}, path.stem
 
 
 def test_a_written_table_reads_back(tmp_path):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fusebench.bench.verify import judge, to_float64
 from fusebench.ops import OPS, registry
-from fusebench.triton_kernels import embedding, swiglu_ffn
+from fusebench.triton_kernels import embedding
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 LAYERNORM, RMSNORM = ("layernorm", "weight", "bias"), ("rmsnorm", "weight", None)
@@ -22,7 +22,7 @@ def gradients(function, args, output_gradients, leaves):
     return torch.autograd.grad(outputs, [args[i] for i in leaves], output_gradients)
 
 
-def check(op, args):
+def check(op, args, impl="triton"):
     """Our gradients of every floating-point argument against the oracle's, by the accuracy rule."""
     leaves = [
         i for i, (name, a) in enumerate(zip(OPS[op].arguments, args))
@@ -31,7 +31,7 @@ def check(op, args):
     outputs = OPS[op].reference(*args)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     given = [torch.randn(o.shape).to(o.dtype) for o in outputs]
-    ours = gradients(registry.get(op, "triton").autograd.apply, args, given, leaves)
+    ours = gradients(registry.get(op, impl).autograd.apply, args, given, leaves)
     theirs = gradients(OPS[op].reference, args, given, leaves)
     truth = gradients(OPS[op].reference, to_float64(tuple(args)), to_float64(given), leaves)
     verdict = judge(ours, truth, theirs)
@@ -94,6 +94,23 @@ def test_sdpa(heads, kv, tq, tk, head_dim, causal, dtype):
     check("sdpa", (q, k, v, causal, head_dim**-0.5))
 
 
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("head_dim", [160, 256])
+def test_sdpa_of_wide_heads(head_dim, dtype):
+    new = tensors(dtype)
+    q, k, v = new(1, 2, 5, head_dim), new(1, 1, 9, head_dim), new(1, 1, 9, head_dim)
+    check("sdpa", (q, k, v, True, head_dim**-0.5))
+
+
+@pytest.mark.parametrize("dtype, most", [(torch.float32, 128), (torch.bfloat16, 256)])
+def test_wider_heads_are_refused(dtype, most):
+    q = torch.zeros(1, 1, 2, most + 1, dtype=dtype)
+    with pytest.raises(
+        ValueError, match=rf"sdpa \(triton\): q has head_dim {most + 1} in .*128 in"
+    ):
+        registry.call(OPS["sdpa"], "triton", (q, q, q, True, 1.0))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_linear_cross_entropy_in_many_chunks(softcap, dtype):
@@ -119,15 +136,54 @@ def test_embedding_backward_is_deterministic():
     assert torch.equal(first, embedding.embedding_backward(dy, tokens, weight, None, 0)[0])
 
 
-@pytest.mark.parametrize("norm", [None, LAYERNORM])
+@pytest.mark.parametrize("norm", [None, LAYERNORM, RMSNORM])
 def test_swiglu_ffn_recomputes_what_it_did_not_save(norm):
-    new = tensors(torch.bfloat16)
-    x, gate_up, down, dy = new(6, 40), new(144, 40, scale=0.2), new(40, 72, scale=0.2), new(6, 40)
-    args = (x, gate_up, down, new(144), None, *norm_args(norm, 40, new), x)
-    kept = swiglu_ffn.swiglu_ffn_saving(*args)
-    thrown = swiglu_ffn.swiglu_ffn_saving(*args, recompute=True)
-    assert torch.equal(kept[0], thrown[0]) and thrown[1] is None
-    ours = swiglu_ffn.swiglu_ffn_backward(dy, *args, *thrown[1:])
-    theirs = swiglu_ffn.swiglu_ffn_backward(dy, *args, *kept[1:])
-    for mine, other in zip(ours, theirs):
-        assert mine is other is None or torch.equal(mine, other)
+    """The same gradients, bit for bit, from fewer bytes: gate and up are not among them."""
+    new, (rows, width, f) = tensors(torch.bfloat16), (6, 40, 72)
+    x, gate_up, down = new(rows, width), new(2 * f, width, scale=0.2), new(width, f, scale=0.2)
+    biases = (new(2 * f), new(width)) if norm == LAYERNORM else (None, None)
+    args = (x, gate_up, down, *biases, *norm_args(norm, width, new), x)
+    check("swiglu_ffn", args, "triton_recompute")
+
+    def step(impl):
+        """Output, gradients, and the bytes that wait for the backward besides the arguments."""
+        leaves = [a.detach().clone() if isinstance(a, Tensor) else a for a in args]
+        leaves = [a.requires_grad_() if isinstance(a, Tensor) else a for a in leaves]
+        given = {a.data_ptr() for a in leaves if isinstance(a, Tensor)}
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+            registry.call(OPS["swiglu_ffn"], impl, leaves)
+        extra = sum(t.nbytes for t in saved if t.data_ptr() not in given)
+        y = registry.call(OPS["swiglu_ffn"], impl, leaves)
+        wanted = [a for a in leaves if isinstance(a, Tensor)]
+        return y, torch.autograd.grad(y, wanted, torch.ones_like(y)), extra
+
+    y, gradients_kept, kept = step("triton")
+    again, gradients_recomputed, recomputed = step("triton_recompute")
+    assert torch.equal(y, again)
+    for mine, other in zip(gradients_recomputed, gradients_kept):
+        assert torch.equal(mine, other)
+    statistics = 4 * rows * {None: 0, "rmsnorm": 1, "layernorm": 2}[norm and norm[0]]
+    assert recomputed == statistics and kept == statistics + 2 * rows * 2 * f
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch, t", [(1, 1), (1, 129), (0, 5), (2, 0)])
+def test_extreme_lengths(batch, t, dtype):
+    """One token, one more than a tile, none at all: every op's gradients."""
+    new = tensors(dtype)
+    width, f, heads, kv, dim, vocabulary = 24, 40, 2, 1, 32, 67
+    x, residual = new(batch, t, width), new(batch, t, width)
+    norm = norm_args(LAYERNORM, width, new)
+    angles = torch.randn(t, dim // 2)
+    rope, qkv = (angles.cos(), angles.sin()), new((heads + 2 * kv) * dim, width, scale=0.2)
+    check("qkv_proj", (x, qkv, new(128), heads, kv, *norm, *rope))
+    check("linear", (x, new(width, width, scale=0.2), new(width), residual, *norm))
+    ffn = new(2 * f, width, scale=0.2), new(width, f, scale=0.2), new(2 * f), new(width)
+    for impl in ("triton", "triton_recompute"):
+        check("swiglu_ffn", (x, *ffn, *norm, residual), impl)
+    q, k = new(batch, heads, t, dim), new(batch, kv, t, dim)
+    check("sdpa", (q, k, k, True, dim**-0.5))
+    ids = torch.randint(vocabulary, (batch, t))
+    check("embedding", (ids, new(vocabulary, width), new(200, width), 3))
+    check("linear_cross_entropy", (x, new(vocabulary, width, scale=0.2), ids, -100, None))

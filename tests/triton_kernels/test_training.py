@@ -7,13 +7,16 @@ from fusebench import GPT, GPTConfig
 
 
 @pytest.mark.parametrize(
-    "options",
+    "plan, options",
     [
-        dict(),
-        dict(positions="rope", norm="rmsnorm", bias=False, num_kv_heads=1, tied_head=True),
+        ("triton", {}),
+        (
+            "triton,swiglu_ffn=triton_recompute",
+            dict(positions="rope", norm="rmsnorm", bias=False, num_kv_heads=1, tied_head=True),
+        ),
     ],
 )
-def test_training(options):
+def test_training(plan, options):
     def losses(plan):
         torch.manual_seed(0)
         model = GPT(
@@ -30,6 +33,6 @@ def test_training(options):
             found.append(loss.item())
         return torch.tensor(found)
 
-    ours, theirs = losses("triton"), losses("reference")
+    ours, theirs = losses(plan), losses("reference")
     assert theirs[2] < theirs[0] - 0.1
     assert torch.allclose(ours, theirs, rtol=1e-5)

@@ -1,5 +1,6 @@
 """`fusebench tune` without a GPU: what it tries, what it keeps, and what it writes."""
 
+import json
 import random
 
 import pytest
@@ -84,6 +85,59 @@ def test_what_does_not_run_or_is_wrong_is_rejected(monkeypatch):
     assert {c["block_n"] for c in clock.turns} == {32}
 
 
+@pytest.fixture
+def two_sizes(monkeypatch):
+    """An example of another size class behind the short one."""
+
+    def linear(dtype, device):
+        make = examples.Make(dtype, device)
+        for size, rows in (("short", 40), ("decode", 3)):
+            yield size, examples.linear, (make(rows, 32), make(48, 32), *[None] * 5, 1e-5)
+
+    monkeypatch.setitem(examples.EXAMPLES, "linear", linear)
+
+
+class Trouble(Clock):
+    """A clock that raises once the row in hand is not the first."""
+
+    def __init__(self, error):
+        super().__init__({16: 1.0, 32: 3.0})
+        self.error, self.first = error, None
+
+    def turn(self, call, batch, kept):
+        size = call.args[0]["block_m"]
+        self.first = self.first or size
+        if size != self.first:
+            raise self.error
+        return super().turn(call, batch, kept)
+
+
+def test_ctrl_c_keeps_the_finished_rows(two_sizes, tmp_path):
+    results = run(Trouble(KeyboardInterrupt()), with_block_n(16), write=tmp_path)
+    assert results.interrupted and [r["size"] for r in results.rows] == ["decode"]
+    changed = json.loads((tmp_path / "linear.json").read_text())
+    best = {r["size"]: r["block_n"] for r in changed if (r["arch"], r["bits"]) == (0, 16)}
+    assert best["decode"] == 16 and best["short"] == 32
+    assert [path.name for path in tmp_path.iterdir()] == ["linear.json"]
+
+
+def test_a_row_that_fails_is_a_failure_of_its_own(two_sizes, tmp_path):
+    results = run(
+        Trouble(RuntimeError("out of memory\nand more")), with_block_n(16), write=tmp_path
+    )
+    assert [r["failure"] for r in results.rows] == [None, "RuntimeError: out of memory"]
+    assert results.failed and "failed: RuntimeError: out of memory" in results.table()
+    assert len(json.loads((tmp_path / "linear.json").read_text())) == len(configs.table("linear"))
+
+
+def test_rows_without_a_truth_are_left_alone():
+    keys = {key for key, _ in study._jobs("sdpa", torch.bfloat16, "cpu")}
+    assert {key[3] for key in keys} == {"d64", "d128"}
+    assert {key[0] for key in keys} == {
+        "sdpa", "sdpa_decode", "sdpa_backward_dkdv", "sdpa_backward_dq"
+    }  # fmt: skip
+
+
 def test_an_override_ends_with_its_block():
     key = ("linear", *KEY)
     with configs.trial(key, {"block_n": 1}):
@@ -111,6 +165,8 @@ def test_bad_input():
         tune("lineer")
     with pytest.raises(ValueError, match="dtype is 'float32', expected bfloat16 or float16"):
         tune("linear", dtype="float32")
+    with pytest.raises(ValueError, match="rounds is 0"):
+        tune("linear", rounds=0)
     with pytest.raises(ValueError, match="size"):
         run(Clock({}), candidates, sizes=["huge"])
     if not torch.cuda.is_available():

@@ -117,9 +117,11 @@ def gemm_config(
 
 
 def write_table(name: str, rows: list[dict[str, Any]], folder: Path = FOLDER) -> Path:
-    """Write a table, one row a line, sorted by key; returns its path."""
+    """Write a table, one row a line, sorted by key, whole or not at all; returns its path."""
     rows = sorted(rows, key=lambda r: tuple(r[k] for k in KEYS))
     path = folder / f"{name}.json"
-    path.write_text("[\n" + ",\n".join("  " + json.dumps(r) for r in rows) + "\n]\n")
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text("[\n" + ",\n".join("  " + json.dumps(r) for r in rows) + "\n]\n")
+    unfinished.replace(path)
     table.cache_clear()
     return path

@@ -162,7 +162,7 @@ def _no_triton_op(kernel: registry.Implementation) -> str | None:
     """Why a kernel cannot be a triton_op of its own, or None."""
     if not isinstance(kernel.call, torch._ops.OpOverload):
         return None
-    if kernel.name == "triton" and torch.cuda.is_available():
+    if kernel.source.startswith("triton_kernels/") and torch.cuda.is_available():
         return None
     return f"{kernel.name} is not a Triton kernel on a GPU"
 

@@ -46,9 +46,14 @@ class Data:
             return self.normal(length, batch, width).transpose(0, 1)
         if kind == "mean":  # a mean far larger than the deviation
             return self.normal(batch, length, width, scale=0.5, mean=100.0)
+        if kind == "constant":  # a deviation that only float32 can tell from none
+            return self.normal(batch, length, width, scale=0.01, mean=100.0)
+        # small: an eps of 0.01 decides
         x = self.normal(batch, length, width, scale=0.05 if kind == "small" else 1.0)
         if kind == "outliers":  # a few channels a thousand times the others
             x[..., :: max(width // 3, 1)] *= 1000
+        if kind == "first":  # a beginning that says nothing of the rest of the row
+            x[..., : max(width // 8, 1)] += 100
         return x
 
     def rope(self, length: int, head_dim: int) -> tuple[Tensor, Tensor]:
@@ -57,7 +62,7 @@ class Data:
         return angles.cos().to(self.device), angles.sin().to(self.device)
 
 
-HIDDEN = ("plain", "strided", "mean", "outliers", "small")  # small: eps of 0.01 decides
+HIDDEN = ("plain", "strided", "mean", "outliers", "small", "constant", "first")
 NORM_PARTS = ("norm_weight", "norm_bias")
 
 
@@ -114,7 +119,8 @@ def qkv_proj(dtype: torch.dtype, device: str) -> Iterator[Case]:
             full = len(on) == len(parts)
             yield Case(f"{name}, {_label(on)}", partial(make, norm=norm, parts=on), full)
         for kind in HIDDEN[1:]:
-            yield Case(f"{name}, {kind} x", partial(make, norm=norm, kind=kind))
+            length = 9 if kind in ("outliers", "constant", "first") else 5
+            yield Case(f"{name}, {kind} x", partial(make, norm=norm, kind=kind, length=length))
     for dim in (32, 64, 80, 128):
         yield Case(
             f"head_dim {dim}, GQA 4:1, odd width",
@@ -209,7 +215,8 @@ def _projections(make: Callable[..., tuple], parts: tuple[str, ...]) -> Iterator
             full = len(on) == len(parts) + len(own)
             yield Case(f"{name}, {_label(on)}", partial(make, norm=norm, parts=on), full)
         for kind in HIDDEN[1:]:
-            yield Case(f"{name}, {kind} x", partial(make, norm=norm, kind=kind))
+            length = 9 if kind in ("outliers", "constant", "first") else 5
+            yield Case(f"{name}, {kind} x", partial(make, norm=norm, kind=kind, length=length))
     yield Case("odd sizes", partial(make, batch=3, length=7, width=37, outputs=53))
     yield Case("one token", partial(make, batch=1, length=1, width=72, outputs=80))
     yield Case("T=129", partial(make, batch=1, length=129, width=96, outputs=160, norm="rmsnorm"))

@@ -27,6 +27,9 @@ from fusebench.studies import options
 from fusebench.studies.arguments import Numbers, without
 from fusebench.variant import Variant
 
+# Whose kernels an implementation runs forward, as `resources` has them.
+RESOURCES_OF = {"triton": "triton", "triton_recompute": "triton", "cuda": "cuda"}
+
 KERNELS: Sequence[Column] = (
     field("kernel", left=True),
     field("calls", "calls"),
@@ -143,15 +146,15 @@ def _for_target(
     gpu = no_gpu.target(target)
     progress(f"compiling {chosen[0]} for {target}", 0.0)
     looked = [inspected_for(chosen[0], workload, target)]
-    used = [i for v in chosen for i in v.plan.implementations() if i.name in ("triton", "cuda")]
+    used = [i for v in chosen for i in v.plan.implementations() if i.name in RESOURCES_OF]
     handwritten = []
     if used:
         from fusebench.studies.resources import resources
 
         progress(f"compiling handwritten kernels for {target}", 0.5)
-        ops, names = ({i.op for i in used}, {i.name for i in used})
+        ops, names = {i.op for i in used}, {RESOURCES_OF[i.name] for i in used}
         found = resources(sorted(ops), (target,), sorted(names), dtype=dtype).rows
-        wanted = {(i.op, i.name) for i in used}
+        wanted = {(i.op, RESOURCES_OF[i.name]) for i in used}
         handwritten = [
             {**row, "failure": None}
             for row in found

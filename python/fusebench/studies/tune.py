@@ -28,6 +28,7 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "stages": (2, 3, 4),
 }
 TUNABLE = ("bfloat16", "float16")
+SMALL = 1 << 25  # bytes of results: below, kernels are shorter than their launch
 Configuration = dict[str, Any]
 Progress = Callable[[str, float], None]
 
@@ -63,17 +64,21 @@ def tune(
     """Race configurations of an op's Triton kernels, and keep the fastest where it is sure.
 
     dtype: bfloat16 or float16 (they share the tables' 16-bit rows). sizes: size classes of the
-    tables; all where None. rounds: interleaved samples of each candidate. write: folder to write
-    the new tables to (the package's own: `fusebench.triton_kernels.configs.FOLDER`).
+    tables; all where None. rounds: interleaved samples of each candidate, at least 1. write: folder
+    to write the new tables to, after every row (the package's own:
+    `fusebench.triton_kernels.configs.FOLDER`).
     clock, device, search: for tests without a GPU.
     A row per table row: the configuration kept, its speed-up over the shipped one with a 95%
-    interval, and how many candidates failed to compile or gave a less accurate result.
+    interval, and how many candidates failed to compile or gave a less accurate result; or why it
+    could not be tuned. Ctrl-C ends the search and keeps the rows that are finished.
     A candidate replaces the shipped row only where its interval lies above 1.
     Raises ValueError for an op, dtype or size that is not known, or without a GPU.
     """
     registry.get_op(op)
     if dtype not in TUNABLE:
         raise checks.refuse("tune", "dtype", f"is {dtype!r}", " or ".join(TUNABLE))
+    if rounds < 1:
+        raise checks.refuse("tune", "rounds", f"is {rounds}", "at least 1")
     reason = registry.get(op, "triton").unavailable()
     if reason or (clock is None and not torch.cuda.is_available()):
         raise ValueError(f"tune: {reason or 'needs a CUDA GPU to time on; there is none here'}")
@@ -88,23 +93,22 @@ def tune(
             raise checks.unknown("size", size, known, f"tune {op}")
     rows: list[dict[str, Any]] = []
     kept: dict[Any, Configuration] = {}
+    written: dict[str, Path] = {}
     interrupted = False
     try:
         for index, (key, calls) in enumerate(jobs):
+            name = key[0]
             if sizes and key[3] not in sizes:
                 continue
-            progress(f"tuning {key[0]} {key[3]}", index / len(jobs))
-            row, best = _tune_row(key, calls, search, clock, rounds)
+            progress(f"tuning {name} {key[3]}", index / len(jobs))
+            row, kept[key] = _tune_row(key, calls, search, clock, rounds)
             rows.append(row)
-            kept[key] = best
+            if write is not None:
+                found = {k[1:]: configuration for k, configuration in kept.items() if k[0] == name}
+                written[name] = configs.write_table(name, merged(name, found), Path(write))
     except KeyboardInterrupt:
         interrupted = True
-    notes = []
-    if write is not None:
-        for name in sorted({key[0] for key in kept}):
-            found = {key[1:]: row for key, row in kept.items() if key[0] == name}
-            path = configs.write_table(name, merged(name, found), Path(write))
-            notes.append(f"wrote {path}")
+    notes = [f"wrote {path}" for path in written.values()]
     settings = {"op": op, "dtype": dtype, "sizes": sizes, "rounds": rounds}
     return Results("tune", rows, environment(), settings, (TABLE,), notes, interrupted)
 
@@ -123,7 +127,10 @@ def merged(name: str, found: dict[tuple[int, int, str], Configuration]) -> list[
 
 
 def _jobs(op: str, dtype: torch.dtype, device: str) -> Iterator[tuple[Any, list[tuple]]]:
-    """The rows of the op's own tables, each with the example calls that read it."""
+    """The rows of the op's own tables, each with the example calls that read it.
+
+    A row without a twin for 32-bit elements has no truth to be judged by, and is left alone.
+    """
     from fusebench.triton_kernels import configs, examples, launch
 
     readers: dict[Any, list[tuple]] = {}
@@ -133,7 +140,7 @@ def _jobs(op: str, dtype: torch.dtype, device: str) -> Iterator[tuple[Any, list[
         with launch.record(arch), configs.consulted() as keys:
             launcher(*args)
         for key in sorted(keys):
-            if key[0].startswith(op):
+            if key[0].startswith(op) and (key[1], 32, key[3]) in configs.table(key[0]):
                 readers.setdefault(key, []).append((launcher, args))
     yield from sorted(readers.items())
 
@@ -151,10 +158,30 @@ def _real(args: Sequence[Any], device: str, dtype: torch.dtype | None = None) ->
 
 
 def _tune_row(key, readers, search, clock, rounds) -> tuple[dict[str, Any], Configuration]:
-    """Race the candidates for one table row, each on all the examples that read it."""
+    """Race the candidates for one table row, each on all the examples that read it.
+
+    What fails is the row's own failure: the shipped configuration is kept, the others go on.
+    """
     from fusebench.triton_kernels import configs
 
     shipped = configs.row(key[0], key[1], torch.bfloat16, key[3])
+    row: dict[str, Any] = {
+        "table": key[0], "arch": key[1], "bits": key[2], "size": key[3], "shipped": shipped,
+        "candidates": 0, "rejected": 0, "failure": None,
+    }  # fmt: skip
+    try:
+        return row, _race(row, key, readers, search, clock, rounds)
+    except Exception as error:
+        first_line = (str(error).strip() or "no message").splitlines()[0]
+        row["failure"] = f"{type(error).__name__}: {first_line}"
+        return row, shipped
+
+
+def _race(row, key, readers, search, clock, rounds) -> Configuration:
+    """The configuration to keep; fills in the row."""
+    from fusebench.triton_kernels import configs
+
+    shipped = row["shipped"]
     device = str(clock.device) if hasattr(clock, "device") else "cpu"
     calls = [(launcher, _real(args, device)) for launcher, args in readers]
 
@@ -166,27 +193,21 @@ def _tune_row(key, readers, search, clock, rounds) -> tuple[dict[str, Any], Conf
     shipped_result = [_tuple(r) for r in run(shipped)]
     contestants: dict[str, Callable[[], Any]] = {}
     options_by_name: dict[str, Configuration] = {}
-    failed = 0
     for index, candidate in enumerate(search(shipped)):
+        row["candidates"] += 1
         try:
+            # Compiles the candidate, before any clock runs.
             results = [_tuple(r) for r in run(candidate)]
         except Exception:  # too much shared memory, or a tile that a kernel cannot have
-            failed += 1
+            row["rejected"] += 1
             continue
         verdicts = [verify.judge(*each) for each in zip(results, truth, shipped_result)]
         if not all(v.ok for v in verdicts):
-            failed += 1
+            row["rejected"] += 1
             continue
         name = "shipped" if index == 0 else str(index)
         options_by_name[name] = candidate
-        contestants[name] = partial(run, candidate)
-    row: dict[str, Any] = {
-        "table": key[0], "arch": key[1], "bits": key[2], "size": key[3], "shipped": shipped,
-        "candidates": len(contestants) + failed, "rejected": failed, "failure": None,
-    }  # fmt: skip
-    if "shipped" not in contestants:
-        row["failure"] = "the shipped configuration itself does not run here"
-        return row, shipped
+        contestants[name] = _timed(partial(run, candidate), shipped_result, device)
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     batches = lambda: [(), ()]  # noqa: E731  the inputs are the examples' own
     for _, name, _, turn in timing.race(clock, contestants, batches, rounds=rounds, seed=0):
@@ -200,7 +221,13 @@ def _tune_row(key, readers, search, clock, rounds) -> tuple[dict[str, Any], Conf
     row["best"] = options_by_name[best]
     row["median_ms"] = statistics.median(samples[best]) * 1e3
     row["speedup_vs_shipped"] = gain.as_dict()
-    return row, options_by_name[best]
+    return options_by_name[best]
+
+
+def _timed(run: Callable[[], Any], results: Sequence[tuple[Any, ...]], device: str) -> Any:
+    """What the clock calls: on a GPU small calls as a CUDA graph, or launching would be timed."""
+    small = sum(t.nbytes for r in results for t in r if isinstance(t, torch.Tensor)) < SMALL
+    return timing.Graphed(run, ()) if small and device.startswith("cuda") else run
 
 
 def _tuple(outputs: Any) -> tuple[Any, ...]:
@@ -216,7 +243,8 @@ def _widened(args: Sequence[Any]) -> tuple[Any, ...]:
 
 def _tiles(row: Any) -> str:
     names = {"block_m": "M", "block_n": "N", "block_k": "K", "warps": "w", "stages": "s"}
-    return " ".join(f"{names[k]}{v}" for k, v in row["best"].items() if k in names)
+    kept = row.get("best", row["shipped"])  # a row that failed stays as it was
+    return " ".join(f"{names[k]}{v}" for k, v in kept.items() if k in names)
 
 
 TABLE = (

@@ -1,5 +1,7 @@
 """`triton`: the kernels of triton_kernels, on a GPU or, to be checked, in Triton's interpreter.
 
+`triton_recompute` is `triton` with another backward: one that saves less and computes it again.
+
 On a GPU each launcher is a triton_op, so torch.compile sees the kernels. In the interpreter, which
 torch.compile cannot look into, it is an opaque op on CPU tensors.
 """
@@ -35,11 +37,14 @@ def _unavailable() -> str | None:
 class Kernels:
     """How an op's launchers `<op>`, `<op>_saving` and `<op>_backward` become torch ops.
 
+    Of `triton_recompute`, `<op>_recompute_saving` and `<op>_recompute_backward` take their places.
+
     differentiable: the arguments `<op>_backward` returns gradients of, in its order.
     saved: names of what `<op>_saving` returns behind the outputs. Without any, it is not called.
     saved_fakes: their fakes from the op's arguments; None for what this call does not save.
     output_saved: whether the backward gets the output itself too, behind what is saved.
     identity: the argument, if any, whose gradient is the output's own (a residual).
+    supports: why a call is refused, or None.
     """
 
     differentiable: tuple[str, ...]
@@ -47,6 +52,15 @@ class Kernels:
     saved_fakes: Callable[..., tuple[Tensor | None, ...]] = lambda *args: ()
     output_saved: bool = False
     identity: str | None = None
+    supports: Callable[..., str | None] = lambda *args: None
+
+
+def _head_dim(d: int, dtype: torch.dtype) -> str | None:
+    """Why a head dimension is refused: its tiles would not fit registers and shared memory."""
+    if 1 <= d <= (128 if dtype == torch.float32 else 256):
+        return None
+    name = str(dtype).removeprefix("torch.")
+    return f"q has head_dim {d} in {name}, accepted: 1 to 256, and 1 to 128 in float32"
 
 
 def _stats(x: Tensor, norm: str | None) -> tuple[Tensor | None, Tensor | None]:
@@ -59,26 +73,27 @@ def _stats(x: Tensor, norm: str | None) -> tuple[Tensor | None, Tensor | None]:
     return one() if norm == "layernorm" else None, None if norm is None else one()
 
 
-KERNELS = {
-    "embedding": Kernels(("token_weight", "position_weight")),
-    "qkv_proj": Kernels(
+KERNELS: dict[tuple[str, str], Kernels] = {
+    ("embedding", "triton"): Kernels(("token_weight", "position_weight")),
+    ("qkv_proj", "triton"): Kernels(
         ("x", "weight", "bias", "norm_weight", "norm_bias"),
         ("mean", "rstd"),
         lambda x, weight, bias, num_heads, num_kv_heads, norm, *rest: _stats(x, norm),
     ),
-    "sdpa": Kernels(
+    ("sdpa", "triton"): Kernels(
         ("q", "k", "v"),
         ("lse",),
         lambda q, *rest: (q.new_empty(q.shape[:3], dtype=torch.float32),),
         output_saved=True,
+        supports=lambda q, *rest: _head_dim(q.shape[-1], q.dtype),
     ),
-    "linear": Kernels(
+    ("linear", "triton"): Kernels(
         ("x", "weight", "bias", "norm_weight", "norm_bias"),
         ("mean", "rstd"),
         lambda x, weight, bias, residual, norm, *rest: _stats(x, norm),
         identity="residual",
     ),
-    "swiglu_ffn": Kernels(
+    ("swiglu_ffn", "triton"): Kernels(
         ("x", "w_gate_up", "w_down", "b_gate_up", "b_down", "norm_weight", "norm_bias"),
         ("gate_up", "mean", "rstd"),
         lambda x, w_gate_up, w_down, b_gate_up, b_down, norm, *rest: (
@@ -87,10 +102,16 @@ KERNELS = {
         ),
         identity="residual",
     ),
-    "linear_cross_entropy": Kernels(
+    ("swiglu_ffn", "triton_recompute"): Kernels(
+        ("x", "w_gate_up", "w_down", "b_gate_up", "b_down", "norm_weight", "norm_bias"),
+        ("mean", "rstd"),
+        lambda x, w_gate_up, w_down, b_gate_up, b_down, norm, *rest: _stats(x, norm),
+        identity="residual",
+    ),
+    ("linear_cross_entropy", "triton"): Kernels(
         ("x", "weight"),
         ("lse",),
-        lambda x, weight, targets, *rest: (x.new_empty((targets.numel(),), dtype=torch.float32),),
+        lambda x, weight, targets, *rest: (x.new_empty((2, targets.numel()), dtype=torch.float32),),
     ),
 }
 
@@ -105,10 +126,10 @@ def _place(tensors: tuple[Tensor | None, ...], like: Tensor) -> tuple[Tensor, ..
 
 
 def _torch_op(
-    op: Op, suffix: str, schema: str, fake: Callable, launcher: str
+    op: Op, impl: str, suffix: str, schema: str, fake: Callable, launcher: str
 ) -> Callable[..., Any]:
-    """The torch op `fusebench::<op>_triton<suffix>` that runs a launcher of triton_kernels."""
-    name = f"{op.name}_triton{suffix}"
+    """The torch op `fusebench::<op>_<impl><suffix>` that runs a launcher of triton_kernels."""
+    name = f"{op.name}_{impl}{suffix}"
 
     def run(*args):
         like = next(a for a in args if isinstance(a, Tensor) and a.is_floating_point())
@@ -125,7 +146,7 @@ def _torch_op(
         )
         made.register_fake(fake)
         return getattr(torch.ops.fusebench, name).default
-    torch_op = define(op, "triton", suffix=suffix, schema=schema, fake=fake)
+    torch_op = define(op, impl, suffix=suffix, schema=schema, fake=fake)
     if INSTALLED and INTERPRETED:
         LIBRARY.impl(name, run, "CPU")
     return torch_op
@@ -142,7 +163,8 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"fusebench.triton_kernels.{name}")
 
 
-def _register(op: Op, kernels: Kernels) -> None:
+def _register(op: Op, impl: str, kernels: Kernels) -> None:
+    training = op.name + impl.removeprefix("triton")  # what the launchers of a step begin with
     arguments, returns = op.schema.removeprefix("(").rsplit(") -> ", 1)
     count = returns.count("Tensor")
     positions = [op.arguments.index(name) for name in kernels.differentiable]
@@ -163,16 +185,16 @@ def _register(op: Op, kernels: Kernels) -> None:
     def tensors(n: int) -> str:
         return f"({', '.join(['Tensor'] * n)})"
 
-    forward = _torch_op(op, "", op.schema, op.fake, op.name)
+    forward = _torch_op(op, impl, "", op.schema, op.fake, op.name)
     inputs = [f"Tensor grad_{i}" for i in range(count)] + [arguments]
     inputs += [f"Tensor? saved_{name}" for name in kernels.saved]
     inputs += ["Tensor output"] if kernels.output_saved else []
     schema = f"({', '.join(inputs)}) -> {tensors(len(positions))}"
-    torch_backward = _torch_op(op, "_backward", schema, backward_fake, f"{op.name}_backward")
+    torch_backward = _torch_op(op, impl, "_backward", schema, backward_fake, f"{training}_backward")
     saving = None
     if kernels.saved:
         schema = f"({arguments}) -> {tensors(count + len(kernels.saved))}"
-        torch_saving = _torch_op(op, "_saving", schema, saving_fake, f"{op.name}_saving")
+        torch_saving = _torch_op(op, impl, "_saving", schema, saving_fake, f"{training}_saving")
 
         def saving(*args):
             outputs = torch_saving(*args)
@@ -195,11 +217,12 @@ def _register(op: Op, kernels: Kernels) -> None:
     register(
         Implementation(
             op.name,
-            "triton",
+            impl,
             forward,
             ("cpu",) if INTERPRETED else ("cuda",),
             source=f"triton_kernels/{op.name}.py",
             unavailable=_unavailable,
+            supports=kernels.supports,
             timed=not INTERPRETED,
         ),
         saving=saving,
@@ -207,5 +230,5 @@ def _register(op: Op, kernels: Kernels) -> None:
     )
 
 
-for _name, _kernels in KERNELS.items():
-    _register(get_op(_name), _kernels)
+for (_name, _impl), _kernels in KERNELS.items():
+    _register(get_op(_name), _impl, _kernels)
