@@ -28,58 +28,82 @@ int workers_for(const SdpaArgs& args, const Parallel& parallel) {
   const double pairs = double(args.batch) * double(args.num_heads) * double(args.q_len) *
                        double(args.kv_len) * (args.causal && args.q_len > 1 ? 0.6 : 1.0);
   const double softmax = pairs * 12 / kW;
-  const double compute = 2 * pairs * double(args.head_dim) / kMacsPerCycle<T>;
-  const double threads = (softmax + compute) / kWorthAThread;
+  const double compute = softmax + 2 * pairs * double(args.head_dim) / kMacsPerCycle<T>;
+  const double read = 2.0 * sizeof(T) * double(args.batch) * double(args.num_kv_heads) *
+                      double(args.kv_len) * double(args.head_dim);
+  const double threads = max_of(compute, read / 10) / kWorthAThread;
   return threads < 2 ? 1 : int(min_of<double>(parallel.threads, threads));
 }
 
+// Many queries: blocks of them against packed keys and values. Where there are enough KV heads for
+// all workers, a task is one KV head, packed where its blocks will read it, in the core's own
+// cache; else all heads are packed first, and tasks are single blocks.
 template <class T>
-void run_blocks(const SdpaArgs& args, const Parallel& parallel) {
+struct Blocks {
   using P = Operand<T>;
   using Block = AttentionBlock<T>;
+  const SdpaArgs& args;
   const Heads<T> heads{args};
-  const int64_t d = args.head_dim, kv_heads = args.batch * args.num_kv_heads;
-  const int workers = workers_for<T>(args, parallel);
-  constexpr int64_t kPackKeys = PackedHead<T>::kPackKeys;
-  const int64_t packs = ceil_div(args.kv_len, kPackKeys);
+  const int64_t d = args.head_dim, group = args.num_heads / args.num_kv_heads;
+  const int64_t kv_heads = args.batch * args.num_kv_heads;
+  const int64_t packs = ceil_div(args.kv_len, PackedHead<T>::kPackKeys);
   const int64_t blocks = ceil_div(args.q_len, Block::kRows);
-  const int64_t all_heads = args.batch * args.num_heads;
-
-  const int64_t k_size = PackedHead<T>::k_size(d, args.kv_len);
-  const int64_t v_size = PackedHead<T>::v_size(d, args.kv_len);
-  Layout layout;
-  const size_t k_at = layout.add(kv_heads * k_size * sizeof(P));
-  const size_t v_at = layout.add(kv_heads * v_size * sizeof(P));
-  const size_t scratch_at = layout.bytes;
+  const size_t k_bytes = round_up<size_t>(PackedHead<T>::k_size(d, args.kv_len) * sizeof(P), 128);
+  const size_t v_bytes = round_up<size_t>(PackedHead<T>::v_size(d, args.kv_len) * sizeof(P), 128);
   const size_t scratch_bytes = round_up<size_t>(Block::scratch_bytes(d), 128);
-  layout.add(workers * scratch_bytes);
-  char* memory = static_cast<char*>(workspace(layout.bytes));
-  const auto packed = [&](int64_t kv_head) {
-    return PackedHead<T>{reinterpret_cast<P*>(memory + k_at) + kv_head * k_size,
-                         reinterpret_cast<P*>(memory + v_at) + kv_head * v_size, d, args.kv_len};
-  };
 
-  const int64_t tasks[] = {kv_heads * packs, all_heads * blocks};
-  run_phases(parallel, workers, tasks, [&](int phase, int64_t task, int worker) {
-    if (phase == 0) {
-      const int64_t head = task / packs, j0 = task % packs * kPackKeys;
-      const int64_t b = head / args.num_kv_heads, h = head % args.num_kv_heads;
-      packed(head).pack(heads.k(b, h, 0), args.k_stride[2], heads.v(b, h, 0), args.v_stride[2], j0,
-                        min_of(j0 + kPackKeys, args.kv_len));
+  void run(const Parallel& parallel) const {
+    const int workers = workers_for<T>(args, parallel);
+    const bool by_head = kv_heads % workers == 0 || kv_heads >= 4 * workers;
+    const int64_t slots = by_head ? workers : kv_heads;
+    char* memory =
+        static_cast<char*>(workspace(slots * (k_bytes + v_bytes) + workers * scratch_bytes));
+    const auto packed = [&](int64_t slot) {
+      char* k = memory + slot * (k_bytes + v_bytes);
+      return PackedHead<T>{reinterpret_cast<P*>(k), reinterpret_cast<P*>(k + k_bytes), d,
+                           args.kv_len};
+    };
+    const auto scratch = [&](int worker) {
+      return memory + slots * (k_bytes + v_bytes) + worker * scratch_bytes;
+    };
+    if (by_head) {
+      const int64_t tasks[] = {kv_heads};
+      run_phases(parallel, workers, tasks, [&](int, int64_t kv_head, int worker) {
+        for (int64_t i = 0; i < packs; i++) pack(packed(worker), kv_head, i);
+        for (int64_t i = 0; i < group * blocks; i++)
+          attend(packed(worker), kv_head, i, scratch(worker));
+      });
       return;
     }
-    // Head by head, whose keys stay in cache; the last blocks see the most keys and come first, so
-    // that short ones fill the gaps.
-    const int64_t block = blocks - 1 - task % blocks, head = task / blocks;
-    const int64_t b = head / args.num_heads, h = head % args.num_heads;
-    const int64_t kv_head = b * args.num_kv_heads + h / (args.num_heads / args.num_kv_heads);
+    const int64_t tasks[] = {kv_heads * packs, kv_heads * group * blocks};
+    run_phases(parallel, workers, tasks, [&](int phase, int64_t task, int worker) {
+      if (phase == 0) return pack(packed(task / packs), task / packs, task % packs);
+      const int64_t kv_head = task / (group * blocks);
+      attend(packed(kv_head), kv_head, task % (group * blocks), scratch(worker));
+    });
+  }
+
+ private:
+  void pack(const PackedHead<T>& head, int64_t kv_head, int64_t part) const {
+    const int64_t b = kv_head / args.num_kv_heads, h = kv_head % args.num_kv_heads;
+    const int64_t j0 = part * head.kPackKeys;
+    head.pack(heads.k(b, h, 0), args.k_stride[2], heads.v(b, h, 0), args.v_stride[2], j0,
+              min_of(j0 + head.kPackKeys, args.kv_len));
+  }
+
+  // Block `task` of the queries of a KV head. The last blocks see the most keys and come first, so
+  // that short ones fill the gaps.
+  void attend(const PackedHead<T>& head, int64_t kv_head, int64_t task, char* scratch) const {
+    const int64_t b = kv_head / args.num_kv_heads;
+    const int64_t h = kv_head % args.num_kv_heads * group + task / blocks;
+    const int64_t block = blocks - 1 - task % blocks;
     const int64_t t0 = args.q_len * block / blocks, t1 = args.q_len * (block + 1) / blocks;
     const int64_t limit = args.causal ? t0 + args.kv_len - args.q_len + 1 : args.kv_len;
-    Block(memory + scratch_at + worker * scratch_bytes, d)
-        .run(heads.q(b, h, t0), args.q_stride[2], int(t1 - t0), packed(kv_head), limit, args.scale,
+    Block(scratch, d)
+        .run(heads.q(b, h, t0), args.q_stride[2], int(t1 - t0), head, limit, args.scale,
              heads.out(b, h, t0), args.num_heads * d);
-  });
-}
+  }
+};
 
 // out[row, d] = sum over keys of probs[row, key] * v[key], R rows at a time
 template <int R, class T>
@@ -224,7 +248,7 @@ void run(const SdpaArgs& args, const Parallel& parallel) {
   if (args.q_len == 1 || (args.q_len <= kFewQueries && rows <= kFewRows)) {
     run_few<T>(args, parallel);
   } else {
-    run_blocks<T>(args, parallel);
+    Blocks<T>{args}.run(parallel);
   }
 }
 
