@@ -91,19 +91,29 @@ struct Gemm {
   // `unit`: the epilogue takes whole groups of so many columns.
   Gemm(const LeftLayout<T>& left_, const Weight<T>& w_, int64_t unit, int workers)
       : left(left_), w(w_) {
-    const int64_t columns = w.columns();
-    const int64_t wanted = workers == 1 ? 1 : 3 * workers;
+    group = unit;
+    while (group % kNR != 0) group += unit;
+    const int64_t groups = ceil_div(w.columns(), group);
     // A column block's weights share the second-level cache with the rows that pass by; AMX is done
     // with them sooner, so more rows do.
     constexpr int64_t kShare = kAmx<P> ? 4 : 2, kMaxColumns = 512;
     const int64_t cache_bytes = int64_t(second_level_cache()) / kShare;
     const int64_t fitting = cache_bytes / (w.padded_k() * int64_t(sizeof(P)));
-    const int64_t step =
-        min_of(min_of(max_of<int64_t>(fitting, 2 * kNR), kMaxColumns), ceil_div(columns, wanted));
-    group = unit;
-    while (group % kNR != 0) group += unit;
-    col_step = max_of<int64_t>(step / group, 1) * group;
-    const int64_t blocks = ceil_div(columns, col_step);
+    int64_t most = min_of(max_of<int64_t>(fitting, 2 * kNR), kMaxColumns) / group;
+    // Two blocks for each worker, so that one that is late can be helped.
+    if (workers > 1) most = min_of(most, ceil_div<int64_t>(groups, 2 * workers));
+    most = max_of<int64_t>(most, 1);
+    // Of the sizes from there down to half of it, the one that leaves the busiest worker the least.
+    int64_t least = INT64_MAX;
+    for (int64_t step = most; 2 * step >= most; step--) {
+      const int64_t n = ceil_div(groups, step), rounds = ceil_div<int64_t>(n, workers);
+      const int64_t missing = (n - 1) % workers == 0 ? n * step - groups : 0;
+      if (rounds * step - missing < least) {
+        least = rounds * step - missing;
+        col_step = step * group;
+      }
+    }
+    const int64_t blocks = ceil_div(groups * group, col_step);
     if (blocks < 2 * workers && workers > 1) {
       row_parts = max_of<int64_t>(
           min_of(ceil_div<int64_t>(2 * workers, blocks), left.tiles() / (2 * kTiles)), 1);
