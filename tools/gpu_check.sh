@@ -64,6 +64,9 @@ for op in qkv_proj swiglu_ffn linear_cross_entropy linear embedding; do
     --rounds 20
 done
 step 100 figures "$python" "$tree/tools/gpu_figures.py" "$out/figures.json"
+# The GEMM core against cuBLAS: out_proj is a product and a residual.
+fusebench 40 op-gemm op out_proj --shape T=4096,C=4096,H=32,F=8,V=8 \
+  --shape T=8192,C=8192,H=64,F=8,V=8 --dtype bfloat16 --rounds 20
 fusebench 30 op-qkv_proj-rope op qkv_proj --model smollm2-135m --seq 4096 --batch 4 \
   --dtype bfloat16 --rounds 20
 for seq in 512 8192; do
