@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from fusebench import cli
+from fusebench.bench import shapes
 from fusebench.bench.workload import Workload
 from fusebench.ops import OPS
 from fusebench.studies.op import sites_of
-from fusebench.variant import Variant
+from fusebench.variant import SITES, Variant
 
 SCRIPT = Path(__file__).parents[1] / "tools" / "gpu_check.sh"
 # Logs its arguments, one a line and a blank line behind them; fails or hangs where told to.
@@ -71,11 +72,12 @@ def test_every_command_is_valid(run):
             assert workload.dtype == "bfloat16" and given["rounds"] > 1
         if name == "op":
             assert sites_of(given["name"])
+            assert all(shapes.of(text, workload).seq > 1 for text in given["shape"])
         if name == "compare":
             assert [str(Variant.parse(v)) for v in given["variants"]] == list(given["variants"])
     models = {c[c.index("--model") + 1] for c in commands if c[0] == "compare"}
     assert models == {"seed", "gpt2-small"}
-    assert {c[1] for c in commands if c[0] == "op"} == set(OPS)
+    assert {SITES.get(c[1], c[1]) for c in commands if c[0] == "op"} == set(OPS)
     for call in calls:  # files of the tree that it names
         for word in call:
             if word.startswith(str(SCRIPT.parents[1])):

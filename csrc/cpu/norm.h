@@ -1,4 +1,4 @@
-// The prologue of a GEMM: rows of x, normalised on request, as rows of the left operand.
+// The prologue of a GEMM: rows of x, normalised on request, as its left operand (rows or panels).
 #pragma once
 #include "tile.h"
 

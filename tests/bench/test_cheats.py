@@ -345,7 +345,7 @@ def test_changes_a_setting_for_everyone(problem, what, patience):
             CHANGES[what]()
         return y
 
-    m = problem.race(cheat, rounds=20)
+    m = problem.race(cheat, rounds=20 + patience)  # so that it comes to change something
     caught(m, f"changed torch's settings for everyone: {what} from ")
     assert Settings().values == before
 

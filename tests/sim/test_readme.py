@@ -22,7 +22,7 @@ def block(language: str) -> str:
 def follow(folder: Path, source: str) -> list[str]:
     (folder / "csrc").symlink_to(ROOT / "csrc")  # "from the root of the project"
     (folder / "try.cu").write_text(source)
-    commands = block("sh").replace("c++ -std", f"{CXX} -std").replace("|| break", "; true")
+    commands = block("sh").replace("c++ -std", f"{CXX} -std").replace("|| break", "|| true")
     run = subprocess.run(["sh", "-ec", commands], cwd=folder, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout.splitlines()
