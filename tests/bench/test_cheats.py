@@ -327,7 +327,7 @@ CHANGES = {
     "autocast on cpu": lambda: torch.set_autocast_enabled("cpu", True),
     "torch.backends.mkldnn.enabled": lambda: torch._C._set_mkldnn_enabled(False),
     "flash SDPA": lambda: torch.backends.cuda.enable_flash_sdp(False),
-    "torch.backends.cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "torch.backends.cudnn.benchmark": lambda: torch._C._set_cudnn_benchmark(True),
 }
 
 

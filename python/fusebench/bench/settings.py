@@ -13,10 +13,6 @@ class Setting(NamedTuple):
     put: Callable[[Any], Any]
 
 
-def _flag(owner: Any, name: str) -> Setting:
-    return Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
-
-
 def _flushes_denormals() -> bool:
     return bool(torch.tensor(1e-310, dtype=torch.float64, device="cpu") * 1 == 0)
 
@@ -55,8 +51,13 @@ SETTINGS = {
     "cuDNN SDPA": Setting(
         torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp
     ),
-    "torch.backends.cudnn.enabled": _flag(torch.backends.cudnn, "enabled"),
-    "torch.backends.cudnn.benchmark": _flag(torch.backends.cudnn, "benchmark"),
+    # By the functions: the module's flags may be frozen (torch.testing does so).
+    "torch.backends.cudnn.enabled": Setting(
+        torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled
+    ),
+    "torch.backends.cudnn.benchmark": Setting(
+        torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark
+    ),
 }
 
 

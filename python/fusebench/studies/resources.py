@@ -128,7 +128,7 @@ def _tma(row: Any) -> str:
 
 
 TABLE = (
-    Column("kernel", lambda r: f"{r['op']}: {r['kernel']}", left=True),
+    Column("kernel", lambda r: f"{r['op']}: {r['kernel'].removesuffix('_kernel')}", left=True),
     field("size", "for", left=True),
     field("arch"),
     Column("tiles", _tiles, left=True),
@@ -136,9 +136,9 @@ TABLE = (
     field("stack"),
     Column("smem", lambda r: f"{r['shared'] / 1024:.0f}K"),
     field("warps_per_sm", "warps"),
-    field("tensor_core", "tensor core"),
-    Column("TMA ld/st", _tma),
-    Column("16B ld/st", lambda r: f"{r['sass']['loads_16']}/{r['sass']['stores_16']}"),
+    field("tensor_core", "tensor"),
+    Column("TMA", _tma),
+    Column("16 B", lambda r: f"{r['sass']['loads_16']}/{r['sass']['stores_16']}"),
 )
 
 
