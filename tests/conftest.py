@@ -19,6 +19,14 @@ def _fresh_compiler():
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def pytest_collection_modifyitems(items):
     if torch.cuda.is_available():
         return

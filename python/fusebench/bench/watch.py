@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fusebench.bench import guard, verify
 from fusebench.bench.contestant import Contestant
 from fusebench.ops import contract
-from fusebench.ops.registry import Op
+from fusebench.ops.registry import Op, get_op
 
 
 class _Watch(TorchDispatchMode):
@@ -26,15 +26,14 @@ class _Watch(TorchDispatchMode):
         found = contract.owner(torch_op)
         if found is None:
             return torch_op(*args, **(kwargs or {}))
-        op, name = found
-        where = f"{op.name} ({name})"
+        op, where = get_op(found.op), f"{found.op} ({found.name})"
         before = contract.snapshot(op, args)
         try:
-            given, through_reference = _called(op, contract.function(torch_op), args)
+            given, through_reference = _called(op, found.function or torch_op, args)
         except (Exception, SystemExit) as error:
             raise guard.Cheat(f"{where} raised {guard.reason(error)}") from error
         try:
-            outputs = contract.outputs(op, name, args, given)
+            outputs = contract.outputs(op, found.name, args, given)
         except ValueError as error:
             raise guard.Cheat(str(error)) from error
         if argument := contract.changed(op, args, before):

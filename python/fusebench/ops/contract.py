@@ -9,27 +9,16 @@ import torch
 from torch import Tensor
 
 from fusebench.ops import checks, registry
-from fusebench.ops.registry import Op
+from fusebench.ops.registry import Implementation, Op
 
 
-def owner(torch_op: Any) -> tuple[Op, str] | None:
-    """The op and the implementation whose torch op that is; None for another's."""
-    for (op, name), found in registry.IMPLEMENTATIONS.items():
+def owner(torch_op: Any) -> Implementation | None:
+    """The implementation whose torch op that is; None for another's."""
+    for found in registry.IMPLEMENTATIONS.values():
         for call in (found.call, found.packed_call):
             if call is not None and getattr(call, "_opoverload", call) is torch_op:
-                return registry.get_op(op), name
+                return found
     return None
-
-
-def function(torch_op: Any) -> Any:
-    """The Python function behind a torch op where an implementation has one, else the torch op.
-
-    Called by itself it shows what it returns; the dispatcher answers a wrong kind with an error
-    of its own that names nobody.
-    """
-    found = owner(torch_op)
-    behind = registry.get(found[0].name, found[1]).function if found else None
-    return torch_op if behind is None else behind
 
 
 def outputs(op: Op, name: str, args: Sequence[Any], given: Any) -> tuple[Tensor, ...]:

@@ -68,7 +68,8 @@ class Implementation:
     timed: False where it only runs to be checked (an interpreter, a simulator).
     pack: (weight name, weight) -> the weight in this implementation's own layout, or None.
     packed_call: like `call`, with the packed weights behind the other arguments.
-    function: the Python function behind `call`, or None where there is none.
+    function: the Python function behind `call`, or None where there is none. Called by itself it
+        shows what it returns; the dispatcher answers a wrong kind with an error that names nobody.
     """
 
     op: str

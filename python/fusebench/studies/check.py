@@ -13,7 +13,7 @@ import click
 import torch
 from torch import Tensor
 
-from fusebench.bench import environment, verify
+from fusebench.bench import environment, guard, verify
 from fusebench.bench.keep import keep
 from fusebench.bench.workload import DEVICES, DTYPES
 from fusebench.ops import checks, contract, registry
@@ -224,8 +224,7 @@ def _guarded(row: Row, name: str, body: Callable[[], str | None]) -> bool:
     try:
         reason = body()
     except (Exception, SystemExit) as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        reason = f"raised {type(error).__name__}: {first_line}"
+        reason = f"raised {guard.reason(error)}"
     if reason:
         row.failures.append(f"{name}: {reason}")
     return reason is None
@@ -237,7 +236,7 @@ def _values(row: Row, op: Op, implementation: Implementation, args) -> str | Non
         try:
             result = registry.call(op, implementation.name, args)
         except RuntimeError:  # the dispatcher's own error for a wrong kind of output says little
-            direct = contract.function(implementation.call)(*args)
+            direct = (implementation.function or implementation.call)(*args)
             if wrong := _wrong_kind(op, implementation, args, direct):
                 return wrong
             raise

@@ -13,7 +13,7 @@ import torch._inductor.utils
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusebench.bench import environment, statistics
+from fusebench.bench import environment, guard, statistics
 from fusebench.bench.contestant import Contestant, model_of, own_code, unavailable
 from fusebench.bench.measure import Progress, Race, Task, measure
 from fusebench.bench.workload import Workload, set_threads
@@ -214,7 +214,7 @@ def _visit(entrant: Entrant, at: dict[int, Workload], prepare: bool) -> None:
                 [r.reason for r in seen.recompiles],
             )
     except Exception as error:
-        entrant.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        entrant.failure = guard.reason(error)
 
 
 def _race(entrants: Sequence[Entrant], workload: Workload, rounds: int) -> Race:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import torch
 
-from fusebench.bench import statistics, timing, verify
+from fusebench.bench import guard, statistics, timing, verify
 from fusebench.bench.environment import environment
 from fusebench.bench.workload import DTYPES
 from fusebench.ops import checks, registry
@@ -172,8 +172,7 @@ def _tune_row(key, readers, search, clock, rounds) -> tuple[dict[str, Any], Conf
     try:
         return row, _race(row, key, readers, search, clock, rounds)
     except Exception as error:
-        first_line = (str(error).strip() or "no message").splitlines()[0]
-        row["failure"] = f"{type(error).__name__}: {first_line}"
+        row["failure"] = guard.reason(error)
         return row, shipped
 
 
