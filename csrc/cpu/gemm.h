@@ -65,13 +65,18 @@ struct Layout {
 template <class T>
 constexpr double kMacsPerCycle = kAmx<Operand<T>> ? 400.0 : 2.0 * kW * kPair<Operand<T>>;
 
+// How many threads a call of so many cycles, and bytes read from beyond the caches, is worth.
+inline int workers_for(const Parallel& parallel, double cycles, double bytes) {
+  constexpr double kWorthAThread = 10000;  // cycles, several times the cost of waking one
+  constexpr double kBytesPerCycle = 10;
+  const double threads = max_of(cycles, bytes / kBytesPerCycle) / kWorthAThread;
+  return threads < 2 ? 1 : int(min_of<double>(parallel.threads, threads));
+}
+
 template <class T>
 int gemm_workers(const Parallel& parallel, int64_t m, int64_t n, int64_t k) {
-  constexpr double kWorthAThread = 10000;  // cycles, several times the cost of waking one
-  const double compute = double(m) * double(n) * double(k) / kMacsPerCycle<T>;
-  const double memory = double(n) * double(k) * sizeof(T) / 10;
-  const double threads = max_of(compute, memory) / kWorthAThread;
-  return threads < 2 ? 1 : int(min_of<double>(parallel.threads, threads));
+  return workers_for(parallel, double(m) * double(n) * double(k) / kMacsPerCycle<T>,
+                     double(n) * double(k) * sizeof(T));
 }
 
 template <class T>
@@ -138,11 +143,13 @@ struct Gemm {
     float* c = reinterpret_cast<float*>(scratch);
     const int64_t c0 = task / row_parts * col_step, c1 = min_of(c0 + col_step, w.columns());
     if (left.few) return multiply_few(c0, c1, c, epilogue);
-    const int panels = int(ceil_div<int64_t>(c1 - c0, kNR));
-    const P* b = w.packed + c0 / kNR * w.panel_size();
-    if (!w.packed) {
+    const P* b;
+    if (w.packed) {
+      b = w.packed + c0 / kNR * w.panel_size();
+    } else {
       P* own = reinterpret_cast<P*>(scratch + result_bytes());
-      for (int p = 0; p < panels; p++) w.pack_panel(c0 + p * kNR, own + p * w.panel_size());
+      for (int64_t column = c0; column < c1; column += kNR)
+        w.pack_panel(column, own + (column - c0) / kNR * w.panel_size());
       b = own;
     }
     const int64_t part = task % row_parts, tiles = left.tiles();

@@ -23,16 +23,14 @@ struct Heads {
 };
 
 template <class T>
-int workers_for(const SdpaArgs& args, const Parallel& parallel) {
-  constexpr double kWorthAThread = 10000;  // cycles
+int sdpa_workers(const SdpaArgs& args, const Parallel& parallel) {
   const double pairs = double(args.batch) * double(args.num_heads) * double(args.q_len) *
                        double(args.kv_len) * (args.causal && args.q_len > 1 ? 0.6 : 1.0);
   const double softmax = pairs * 12 / kW;
-  const double compute = softmax + 2 * pairs * double(args.head_dim) / kMacsPerCycle<T>;
-  const double read = 2.0 * sizeof(T) * double(args.batch) * double(args.num_kv_heads) *
-                      double(args.kv_len) * double(args.head_dim);
-  const double threads = max_of(compute, read / 10) / kWorthAThread;
-  return threads < 2 ? 1 : int(min_of<double>(parallel.threads, threads));
+  const double compute = 2 * pairs * double(args.head_dim) / kMacsPerCycle<T>;
+  return workers_for(parallel, softmax + compute,
+                     2.0 * sizeof(T) * double(args.batch) * double(args.num_kv_heads) *
+                         double(args.kv_len) * double(args.head_dim));
 }
 
 // Many queries: blocks of them against packed keys and values. Where there are enough KV heads for
@@ -53,7 +51,7 @@ struct Blocks {
   const size_t scratch_bytes = round_up<size_t>(Block::scratch_bytes(d), 128);
 
   void run(const Parallel& parallel) const {
-    const int workers = workers_for<T>(args, parallel);
+    const int workers = sdpa_workers<T>(args, parallel);
     const bool by_head = kv_heads % workers == 0 || kv_heads >= 4 * workers;
     const int64_t slots = by_head ? workers : kv_heads;
     char* memory =
@@ -161,7 +159,7 @@ void run_few(const SdpaArgs& args, const Parallel& parallel) {
   const Heads<T> heads{args};
   const int64_t d = args.head_dim, group = args.num_heads / args.num_kv_heads;
   const int64_t rows = group * args.q_len, kv_heads = args.batch * args.num_kv_heads;
-  const int workers = workers_for<T>(args, parallel);
+  const int workers = sdpa_workers<T>(args, parallel);
   constexpr int64_t kMinSplit = 128;
   const int64_t splits =
       max_of<int64_t>(1, min_of(ceil_div<int64_t>(2 * workers, kv_heads), args.kv_len / kMinSplit));
