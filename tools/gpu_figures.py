@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fusebench import GPT, GPTConfig, ops
-from fusebench.bench import statistics, timing, verify
+from fusebench.bench import guard, statistics, timing, verify
 from fusebench.bench.environment import environment
 from fusebench.report.results import Results
 from fusebench.report.table import Column, field, interval, significant
@@ -169,7 +169,7 @@ def measure(figure: Figure, sizes: Sizes, clock: timing.Clock) -> Iterator[dict[
             reference = result if reference is None else reference
             row["failure"] = verify.judge(result, right, reference).reason
         except Exception as error:
-            row["failure"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            row["failure"] = guard.reason(error)
     running = {c: calls[c] for c in calls if rows[c]["failure"] is None}
     samples: dict[str, list[float]] = {c: [] for c in running}
     batches = lambda: [(), ()]  # noqa: E731

@@ -100,6 +100,13 @@ def embedding(dtype: torch.dtype, device: str) -> Iterator[Case]:
         yield Case(f"{what}, no tokens", partial(make, 2, 0, 32, positions))
 
 
+def _kinds(name: str, make: Callable[..., tuple]) -> Iterator[Case]:
+    """The same call on activations of every other kind."""
+    for kind in HIDDEN[1:]:
+        length = 9 if kind in ("outliers", "constant", "first") else 5
+        yield Case(f"{name}, {kind} x", partial(make, kind=kind, length=length))
+
+
 def qkv_proj(dtype: torch.dtype, device: str) -> Iterator[Case]:
     def make(
         batch=2, length=5, width=64, heads=2, kv=2, dim=32, norm="layernorm", kind="plain",
@@ -118,9 +125,7 @@ def qkv_proj(dtype: torch.dtype, device: str) -> Iterator[Case]:
         for on in one_by_one(parts if norm else parts[:2]):
             full = len(on) == len(parts)
             yield Case(f"{name}, {_label(on)}", partial(make, norm=norm, parts=on), full)
-        for kind in HIDDEN[1:]:
-            length = 9 if kind in ("outliers", "constant", "first") else 5
-            yield Case(f"{name}, {kind} x", partial(make, norm=norm, kind=kind, length=length))
+        yield from _kinds(name, partial(make, norm=norm))
     for dim in (32, 64, 80, 128):
         yield Case(
             f"head_dim {dim}, GQA 4:1, odd width",
@@ -214,9 +219,7 @@ def _projections(make: Callable[..., tuple], parts: tuple[str, ...]) -> Iterator
         for on in one_by_one((*parts, *own)):
             full = len(on) == len(parts) + len(own)
             yield Case(f"{name}, {_label(on)}", partial(make, norm=norm, parts=on), full)
-        for kind in HIDDEN[1:]:
-            length = 9 if kind in ("outliers", "constant", "first") else 5
-            yield Case(f"{name}, {kind} x", partial(make, norm=norm, kind=kind, length=length))
+        yield from _kinds(name, partial(make, norm=norm))
     yield Case("odd sizes", partial(make, batch=3, length=7, width=37, outputs=53))
     yield Case("one token", partial(make, batch=1, length=1, width=72, outputs=80))
     yield Case("T=129", partial(make, batch=1, length=129, width=96, outputs=160, norm="rmsnorm"))
