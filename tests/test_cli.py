@@ -252,6 +252,41 @@ def test_diff_finds_regressions(capsys, tmp_path):
     assert code == 2 and "threshold" in err
 
 
+def race(path, medians, study="compare", **more):
+    rows = []
+    for i, (variant, median) in enumerate(medians.items()):
+        samples = [median * (1 + 0.001 * ((j + i) % 7)) for j in range(30)]
+        rows.append({"variant": variant, "median_ms": median, "samples_ms": samples, **more})
+    Results(study, rows, environment={"cpu": "x"}).to_json(path)
+    return str(path)
+
+
+def test_diff_holds_rows_against_the_reference_of_their_run(capsys, tmp_path):
+    a = race(tmp_path / "a.json", {"reference@eager": 3.0, "cpp@default": 1.0})
+    slow = race(tmp_path / "b.json", {"reference@eager": 6.0, "cpp@default": 2.0})
+    worse = race(tmp_path / "c.json", {"reference@eager": 3.0, "cpp@default": 1.3})
+    code, out, _ = run(capsys, "diff", a, slow)
+    assert code == 0 and "no difference" in out and "yardstick" in out
+    code, out, _ = run(capsys, "diff", a, slow, "--absolute")
+    assert code == 1 and "slower" in out and "absolute times" in out
+    code, out, _ = run(capsys, "diff", a, worse)
+    assert code == 1 and "slower" in out
+
+
+def test_diff_tells_rows_of_one_variant_apart(capsys, tmp_path):
+    rows = []
+    for policy, median in (("static", 1.0), ("dynamic", 2.0)):
+        samples = [median] * 8
+        rows.append({"variant": "cpp@default", "policy": policy, "seq": 64, "samples_ms": samples,
+                     "median_ms": median})  # fmt: skip
+    conclusion = {"effect": "sdpa", "failure": None}
+    path = str(tmp_path / "a.json")
+    Results("shapes", [*rows, conclusion], environment={}).to_json(path)
+    code, out, _ = run(capsys, "diff", path, path)
+    assert code == 0 and "None" not in out
+    assert "cpp@default policy static" in out and "cpp@default policy dynamic" in out
+
+
 def test_diff_refuses_what_is_not_results(capsys, tmp_path):
     (tmp_path / "a.json").write_text('{"schema": 7, "rows": []}')
     good = saved(tmp_path / "b.json", 1.0)

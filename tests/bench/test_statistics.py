@@ -29,9 +29,21 @@ def test_the_same_thing_twice_is_no_difference():
 def test_pairing_cancels_what_disturbs_both():
     weather = np.exp(np.random.default_rng(0).normal(0, 0.02, 60)) * np.linspace(1, 3, 60)
     a, b = noisy(1.0, seed=1, spread=0.01) * weather, noisy(1.2, seed=2, spread=0.01) * weather
-    paired, unpaired = statistics.speedup(a, b), statistics.unpaired_speedup(a, b)
+    paired, unpaired = statistics.speedup(a, b), statistics.change(a, b)
     assert paired.low < 1.2 < paired.high
     assert paired.high - paired.low < 0.5 * (unpaired.high - unpaired.low)
+
+
+def test_a_change_between_runs_is_that_of_the_ratio_to_a_yardstick():
+    weather = np.linspace(1, 2, 60)  # a run on a machine that slows down, and one twice as slow
+    before, before_yardstick = noisy(1.0, seed=1) * weather, noisy(3.0, seed=2) * weather
+    after, after_yardstick = noisy(1.6, seed=3), noisy(6.0, seed=4)
+    found = statistics.change(after, before, (after_yardstick, before_yardstick))
+    assert found.low < 1.25 < found.high and found.verdict() == "faster"
+    assert statistics.change(after, before).verdict() == "no difference"
+    assert statistics.change(2 * noisy(1.0, seed=5), noisy(1.0, seed=6)).verdict() == "slower"
+    with pytest.raises(ValueError, match="no samples"):
+        statistics.change([], before)
 
 
 def test_combination_gives_the_interaction_of_a_factorial():

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
-import fusebench.contestants  # noqa: F401  (a kernel that needs no compiled part)
+import fusebench
 from fusebench import ops
 from fusebench.bench.workload import Workload
 from fusebench.inspect import capture
+from fusebench.model import GPTConfig
 from fusebench.ops import registry
 from fusebench.studies import bindings as study
+from fusebench.variant import Variant
 
 BREAKS = {"raw": 0, "custom_op": 0, "disabled": 1, "plain": 1}
 
 
+@fusebench.implementation("sdpa", "bound", device="cpu")
+def attention(q, k, v, causal, scale):
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    return y.transpose(1, 2).contiguous().transpose(1, 2)
+
+
 @pytest.fixture(scope="module")
 def bound():
-    names = study.bind(registry.get("sdpa", "torch_math"))
+    names = study.bind(registry.get("sdpa", "bound"))
     assert names == list(BREAKS)
     return names
 
@@ -29,14 +39,14 @@ def inputs():
 @pytest.mark.parametrize("binding", BREAKS)
 def test_every_binding_calls_the_same_kernel(bound, binding):
     q, k, v = inputs()
-    expected = ops.sdpa(q, k, v, impl="torch_math")
-    assert torch.equal(ops.sdpa(q, k, v, impl=f"torch_math_{binding}"), expected)
+    expected = ops.sdpa(q, k, v, impl="bound")
+    assert torch.equal(ops.sdpa(q, k, v, impl=f"bound_{binding}"), expected)
 
 
 @pytest.mark.parametrize("binding", BREAKS)
 def test_which_bindings_break_the_graph(bound, binding):
     def call(q, k, v):
-        return ops.sdpa(q * 2, k, v, impl=f"torch_math_{binding}") + 1
+        return ops.sdpa(q * 2, k, v, impl=f"bound_{binding}") + 1
 
     torch._dynamo.reset()
     with capture.observe(kernels=False) as seen, torch.no_grad():
@@ -44,9 +54,22 @@ def test_which_bindings_break_the_graph(bound, binding):
     assert bool(seen.breaks) == bool(BREAKS[binding])
 
 
+def test_graphs_are_counted_as_if_nothing_had_been_compiled(bound, monkeypatch):
+    """One after the other in one process, the second would find the functions of the first."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    config = GPTConfig(vocab_size=16, n_embed=16, num_heads=1, num_layers=2, max_seq_len=8)
+    workload = Workload("tiny", 1, 8, custom=config)
+    first, other, again = (
+        study.compilations_of(Variant.parse(f"sdpa=bound_{binding}@default"), workload)
+        for binding in ("plain", "disabled", "plain")
+    )
+    assert (first.graphs, first.graph_breaks) == (again.graphs, again.graph_breaks)
+    assert min(first.graphs, other.graphs) > 1 and min(first.graph_breaks, other.graph_breaks) > 1
+
+
 def test_binding_twice_registers_once(bound):
     before = dict(registry.IMPLEMENTATIONS)
-    study.bind(registry.get("sdpa", "torch_math"))
+    study.bind(registry.get("sdpa", "bound"))
     assert before == registry.IMPLEMENTATIONS
 
 

@@ -8,7 +8,9 @@ import torch
 import fusebench.contestants  # noqa: F401
 from fusebench import ops
 from fusebench.bench import verify
+from fusebench.model import GPTConfig
 from fusebench.ops import registry
+from fusebench.studies.compare import compare
 
 GPU_ONLY = [
     ("sdpa", "torch_efficient"), ("sdpa", "torch_cudnn"), ("sdpa", "flash_attn"),
@@ -35,13 +37,26 @@ def test_sdpa_backends(impl, sizes, dtype):
     assert out.transpose(1, 2).is_contiguous()
 
 
-@pytest.mark.slow
-def test_flex_attention():
-    q, k, v = heads(torch.float32, 17, 24, 2)
+@pytest.mark.parametrize("sizes", [(17, 24, 2), (129, 300, 4)], ids=["one block", "blocks"])
+def test_flex_attention(sizes):
+    q, k, v = heads(torch.float32, *sizes)
     out = ops.sdpa(q, k, v, impl="flex")
     truth = ops.sdpa(q.double(), k.double(), v.double())
     verdict = verify.judge(out, truth, ops.sdpa(q, k, v))
     assert verdict.ok, verdict.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("impl", ["flex", "torch_math", "torch_flash"])
+def test_in_a_model_the_compiler_sees_through_them(impl):
+    config = GPTConfig(vocab_size=64, n_embed=64, num_heads=2, num_layers=2, max_seq_len=64)
+    found = compare(
+        [f"sdpa={impl}@{mode}" for mode in ("default", "default+dynamic", "eager")],
+        config=config, seq=48, rounds=6,
+    )  # fmt: skip
+    for row in found.rows:
+        assert row["verified"], row["failure"]
+        assert row["graphs"] == (row["mode"] != "eager") and row["graph_breaks"] == 0
 
 
 def test_flex_refuses_what_it_cannot_do():

@@ -180,7 +180,7 @@ def test_each_shape_is_a_race_of_its_own():
 def test_an_implementation_races_the_references_and_torchs_backends():
     found = [str(v) for v in study.entries("sdpa", (), ["reference", "torch_math"], "cpu")]
     assert found[: len(study.REFERENCES)] == [f"sdpa={v}" for v in study.REFERENCES]
-    assert {"sdpa=torch_math@eager", "sdpa=torch_flash@eager"} <= set(found)
+    assert {"sdpa=torch_math@default", "sdpa=torch_flash@default"} <= set(found)
     assert len(found) == len(set(found)) and not any("cpp" in v for v in found)
     with pytest.raises(ValueError, match="unknown implementation"):
         study.entries("sdpa", (), ["torch_mat"], "cpu")

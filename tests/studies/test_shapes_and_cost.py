@@ -77,8 +77,8 @@ def test_shapes_end_to_end(monkeypatch):
     """With Dynamo alone, which is what recompiles; Inductor would only take longer."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     found = study.shapes(
-        [A], lengths=(16, 24, 32), policies=("automatic", "buckets"), config=CONFIG, rounds=3,
-        device="cpu",
+        [A], lengths=(16, 24, 32), policies=("automatic", "buckets", "mark"), config=CONFIG,
+        rounds=3, device="cpu",
     )  # fmt: skip
     rows = {(r["policy"], r["seq"]): r for r in found.rows}
     assert not any(r["failure"] for r in found.rows) and all(r["median_ms"] for r in found.rows)
@@ -87,6 +87,12 @@ def test_shapes_end_to_end(monkeypatch):
     assert "expected 16, actual 24" in rows["automatic", 24]["recompile_reasons"][0]
     # 24 is padded to 32, which is there when 32 comes.
     assert [rows["buckets", n]["new_graphs"] for n in (16, 24, 32)] == [1, 1, 0]
+    assert [rows["mark", n]["new_graphs"] for n in (16, 24, 32)] == [1, 0, 0]
+    # What the race adds is nothing: a mark on a tensor that all share would recompile the others.
+    assert {(r["policy"], r["graphs"]) for r in found.rows} == {
+        ("automatic", 2), ("buckets", 2), ("mark", 1)
+    }  # fmt: skip
+    assert any("16, 24, 32 tokens" in line for line in found.notes)
 
 
 def test_the_caches_of_a_first_call_are_temporary(monkeypatch):

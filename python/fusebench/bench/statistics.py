@@ -88,18 +88,29 @@ def combination(
     return _interval(statistic, samples[0], samples[-1], seed, resamples)
 
 
-def unpaired_speedup(
-    of: Sequence[float], over: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES
-) -> Interval:
-    """Like `speedup`, for samples of different runs, which nothing pairs."""
-    if not len(of) or not len(over):
-        raise ValueError("speedup: there are no samples to compare")
+def change(
+    after: Sequence[float], before: Sequence[float],
+    yardsticks: tuple[Sequence[float], Sequence[float]] | None = None, *, seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Interval:  # fmt: skip
+    """How many times faster something is in one run than it was in another, above 1 means faster.
+
+    Nothing pairs the rounds of two runs. yardsticks: what else was measured in the same rounds of
+    `after` and of `before`; the change is then that of the ratio to it, as a machine that is
+    faster or quieter today makes both faster.
+    """
+    if not len(after) or not len(before):
+        raise ValueError("change: there are no samples to compare")
     random = np.random.default_rng(seed)
-    first, second = (
-        np.median(random.choice(np.asarray(s), (resamples, len(s))), axis=1) for s in (over, of)
-    )
-    fewest = min(len(of), len(over))
-    return _percentiles(np.median(over) / np.median(of), first / second, fewest)
+    value, resampled = 1.0, np.ones(resamples)
+    for run, yardstick, sign in zip((after, before), yardsticks or (None, None), (-1, 1)):
+        pick = random.integers(0, len(run), (resamples, len(run)))
+        every = np.arange(len(run))
+        for samples, way in ((run, sign), (yardstick, -sign)):
+            if samples is not None:
+                value *= float(_medians(samples, every)) ** way
+                resampled = resampled * _medians(samples, pick) ** way
+    return _percentiles(value, resampled, min(len(after), len(before)))
 
 
 def _medians(samples: Sequence[float], pick: np.ndarray) -> np.ndarray:

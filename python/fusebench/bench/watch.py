@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -16,6 +17,13 @@ from fusebench.ops.registry import Op, get_op
 
 class _Watch(TorchDispatchMode):
     """Looks at every call of a handwritten op: what it returns, and what it leaves unchanged."""
+
+    # FlexAttention is such an operator, and compiles itself where nobody compiles it.
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
 
     def __init__(self, values: bool) -> None:
         super().__init__()
@@ -80,6 +88,7 @@ def look(contestant: Contestant, inputs: tuple[Any, ...], *, values: bool = Fals
     """
     if contestant.plain is None:
         return []
-    with torch.no_grad(), _Watch(values) as watch:
+    with torch.no_grad(), warnings.catch_warnings(), _Watch(values) as watch:
+        warnings.simplefilter("ignore")  # of what is not compiled here, but is where it counts
         contestant.plain(*inputs)
     return list(watch.notes)

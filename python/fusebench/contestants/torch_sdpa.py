@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fusebench.contestants.common import as_the_op_returns
 from fusebench.ops.registry import DTYPES, implementation
-from fusebench.ops.sdpa import visible
+from fusebench.ops.sdpa import reference
 
 HALF = (torch.bfloat16, torch.float16)
 # name -> backend, devices, dtypes, whether it takes a mask on CUDA, whether it takes fewer KV heads
@@ -38,19 +37,15 @@ def _register(name: str) -> None:
         return None
 
     @implementation(
-        "sdpa", name, device=devices, dtypes=dtypes, supports=supports, unavailable=unavailable
-    )
+        "sdpa", name, device=devices, dtypes=dtypes, supports=supports, unavailable=unavailable,
+        opaque=False,
+    )  # fmt: skip
     def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
         if not grouped and q.shape[1] != k.shape[1]:
             groups = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        square = causal and q.shape[2] == k.shape[2]
-        mask = visible(q, k) if causal and not square and q.shape[2] > 1 else None
         with sdpa_kernel(backend):
-            out = F.scaled_dot_product_attention(
-                q, k, v, mask, is_causal=square and q.shape[2] > 1, scale=scale,
-                enable_gqa=q.shape[1] != k.shape[1],
-            )  # fmt: skip
+            out = reference(q, k, v, causal, scale)
         return as_the_op_returns(out)
 
 

@@ -158,9 +158,7 @@ class _TraceHandler(logging.Handler):
         elif artifact == "dynamo_graph_break_reason":
             self.observation.breaks.append(_break(text))
         elif artifact == "recompile_reasons":
-            # One line for each earlier compilation; the newest says what has changed since.
-            reason = text.strip().splitlines()[0] if text.strip() else "no reason given"
-            self.observation.recompiles.append(Recompile(compile_id, reason, ""))
+            self.observation.recompiles.append(Recompile(compile_id, _newest(text), ""))
         elif "compilation_metrics" in metadata:
             self._finished(compile_id, metadata["compilation_metrics"])
 
@@ -182,6 +180,16 @@ class _TraceHandler(logging.Handler):
             Recompile(r.graph, r.reason, where) if r.graph == compile_id else r
             for r in self.observation.recompiles
         ]
+
+
+def _newest(text: str) -> str:
+    """The first of the reasons, which are one for each earlier compilation: what changed since.
+
+    One reason comes as it is, several as a JSON list.
+    """
+    text = text.strip()
+    reasons = json.loads(text) if text.startswith("[") else text.splitlines()
+    return str(reasons[0]) if reasons else "no reason given"
 
 
 _BREAK_WHERE = re.compile(r"Graph break in user code at (\S+:\d+)")

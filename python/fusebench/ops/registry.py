@@ -87,6 +87,11 @@ class Implementation:
     function: Callable[..., Outputs] | None = None
     autograd: type[torch.autograd.Function] | None = None
 
+    @property
+    def opaque(self) -> bool:
+        """Whether `call` is a torch op, and no function that torch.compile traces through."""
+        return isinstance(self.call, torch._ops.OpOverload)
+
 
 OPS: dict[str, Op] = {}
 IMPLEMENTATIONS: dict[tuple[str, str], Implementation] = {}
@@ -272,6 +277,7 @@ def implementation(
     saving: Callable[..., Any] | None = None,
     backward: Callable[..., Any] | None = None,
     triton: bool = False,
+    opaque: bool = True,
 ) -> Callable[[Callable[..., Outputs]], Callable[..., Outputs]]:
     """Register the decorated function as the implementation `name` of `op`.
 
@@ -279,7 +285,8 @@ def implementation(
     one of them, defaults filled in) and returns new tensors with the shapes, dtypes and strides
     of the op's fake; it must not change its inputs or return one of them. torch.compile traces
     it as the opaque op `fusebench::<op>_<name>`, or with `triton=True` as a triton_op whose kernels
-    (launched through torch.library.wrap_triton) Inductor sees.
+    (launched through torch.library.wrap_triton) Inductor sees. With `opaque=False` there is no
+    torch op: torch.compile traces through the function, as through the reference.
 
     device: "cpu", "cuda", or both: where its tensors live.
     dtypes: the dtypes it takes. supports(*arguments): why it refuses a call, or None.
@@ -301,19 +308,20 @@ def implementation(
 
     def decorate(function: Callable[..., Outputs]) -> Callable[..., Outputs]:
         _check_parameters(target, name, function)
+        call: Callable[..., Outputs] = function
         if triton and torch.cuda.is_available():
-            opaque: Any = torch.library.triton_op(
+            visible: Any = torch.library.triton_op(
                 f"fusebench::{op}_{name}", function, mutates_args={}, schema=target.schema
             )
-            opaque.register_fake(target.fake)
-            torch_op = getattr(torch.ops.fusebench, f"{op}_{name}").default
-        else:
-            torch_op = define(target, name)
+            visible.register_fake(target.fake)
+            call = getattr(torch.ops.fusebench, f"{op}_{name}").default
+        elif opaque:
+            call = define(target, name)
             for d in devices:
                 LIBRARY.impl(f"{op}_{name}", function, DEVICE_KEYS[d])
         register(
             Implementation(
-                op, name, torch_op, devices, tuple(dtypes), supports=supports,
+                op, name, call, devices, tuple(dtypes), supports=supports,
                 unavailable=unavailable, source=_source_of(function), function=function,
             ),
             saving=saving, backward=backward,

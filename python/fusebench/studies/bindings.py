@@ -6,6 +6,7 @@ is an implementation like any other, raced like any other.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import click
 import torch
 
 from fusebench.bench import environment
+from fusebench.bench.contestant import Compilations, from_variant
 from fusebench.bench.measure import Progress
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.model import GPTConfig
@@ -43,7 +45,6 @@ COLUMNS: Sequence[Column] = (
     field("compiled_us", "compiled us", significant),
     field("graphs", "graphs"),
     field("graph_breaks", "breaks"),
-    field("recompiles", "recomp"),
     field("median_ms", "model ms", significant),
     field("speedup_vs_raw", "x raw", interval),
     field("speedup_vs_reference", "x Inductor alone", interval),
@@ -86,12 +87,17 @@ def bindings(
         for name in names.values()
         for mode in ("eager", "default")
     ]
-    quick = race_site(site, alone, tiny, rounds=rounds, prepare=False, progress=progress)
     reference = Variant.parse("reference@default")
     variants = [Variant.parse(f"{site}={name}@default") for name in names.values()]
-    race = race_variants(
-        [*variants, reference], workload, rounds=rounds, prepare=False, progress=progress
-    )
+    with warnings.catch_warnings():  # the breaks are in the table
+        warnings.filterwarnings("ignore", message="Dynamo does not know how to trace")
+        quick = race_site(site, alone, tiny, rounds=rounds, prepare=False, progress=progress)
+        race = race_variants(
+            [*variants, reference], workload, rounds=rounds, prepare=False, progress=progress
+        )
+        for variant in variants:
+            if found := race[str(variant)].contestant:
+                found.compilations = compilations_of(variant, workload)
     raw, plain_inductor = race[str(variants[0])], race[str(reference)]
     rows = []
     for (binding, name), variant in zip(names.items(), variants):
@@ -131,6 +137,20 @@ def bindings(
     )  # fmt: skip
 
 
+def compilations_of(variant: Variant, workload: Workload) -> Compilations:
+    """What compiling the GPT of a variant leads to, where nothing has been compiled before.
+
+    Behind a graph break Dynamo compiles the functions that the model calls, which all variants
+    share: in one process the second binding that breaks finds the graphs of the first.
+    """
+    torch._dynamo.reset()
+    contestant = from_variant(variant, workload.config, workload.weights, prepared=False)
+    with contestant.compiling():
+        contestant.call(*workload.tokens(0))
+    torch._dynamo.reset()
+    return contestant.compilations
+
+
 def _kernel(site: str, impl: str | None, workload: Workload) -> registry.Implementation:
     """The implementation whose kernel is bound: one that is a torch op, and runs here."""
     op = SITES[site]
@@ -160,7 +180,7 @@ def _kernel(site: str, impl: str | None, workload: Workload) -> registry.Impleme
 
 def _no_triton_op(kernel: registry.Implementation) -> str | None:
     """Why a kernel cannot be a triton_op of its own, or None."""
-    if not isinstance(kernel.call, torch._ops.OpOverload):
+    if not kernel.opaque:
         return None
     if kernel.source.startswith("triton_kernels/") and torch.cuda.is_available():
         return None
@@ -187,7 +207,7 @@ def bind(kernel: registry.Implementation) -> list[str]:
 
 
 def _opaque(kernel: registry.Implementation) -> Any:
-    if not isinstance(kernel.call, torch._ops.OpOverload):
+    if not kernel.opaque:
         raise checks.refuse(
             "bindings", "impl", f"is {kernel.name}, which is no torch op", "a registered torch op"
         )

@@ -200,7 +200,7 @@ def _check(implementation: Implementation, dtype: torch.dtype, device: str) -> R
         _guarded(row, f"gradients, {c.name}", partial(_gradients, row, op, run, c))
         for c in differentiable
     )
-    if implementation.name != "reference":
+    if implementation.opaque:
         row.opcheck = _all(
             _guarded(row, f"opcheck, {c.name}", partial(_opcheck, implementation, c.make()))
             for c in differentiable

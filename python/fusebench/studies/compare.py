@@ -211,12 +211,15 @@ def verdict(m: Measurement, speedup: statistics.Interval | None) -> str | None:
     return "suspect" if m.flag else speedup.verdict()
 
 
-def notes(race: Race, workload: Workload) -> list[str]:
-    """The lines below a table: what it shows, and everything one should doubt."""
+def notes(race: Race, workload: Workload, *, tokens: str | None = None) -> list[str]:
+    """The lines below a table: what it shows, and everything one should doubt.
+
+    tokens: how many, where the workload's length is one of several.
+    """
     s = workload.settings()
     lines = [
-        f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
-        f"{plural(s['threads'], 'thread')}; x: times faster, with its 95% interval; "
+        f"{s['model']}, batch {s['batch']}, {tokens or s['seq']} tokens, {s['dtype']}, "
+        f"{s['device']}, {plural(s['threads'], 'thread')}; x: times faster, with its 95% interval; "
         "error: against float64"
     ]
     prepared = [m.name for m in race.measurements if m.contestant and m.contestant.prepared]

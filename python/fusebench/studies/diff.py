@@ -1,4 +1,7 @@
-"""`fusebench diff`: two result files, row by row: what became slower or faster, and is it sure?"""
+"""`fusebench diff`: two result files, row by row: what became slower or faster, and is it sure?
+
+No absolute time is a result: each row is held against the reference of its own run.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,11 @@ from fusebench.studies import options
 
 THRESHOLD = 0.05
 # What makes two rows the same measurement, where they have it.
-KEY = ("variant", "op", "site", "impl", "mode", "model", "batch", "seq", "dtype", "device",
-       "threads", "text")  # fmt: skip
+KEY = ("variant", "policy", "op", "site", "shape", "impl", "mode", "model", "batch", "seq", "dtype",
+       "device", "threads", "text")  # fmt: skip
+OF_A_CONTESTANT = ("variant", "impl", "mode")
+YARDSTICKS = ("reference@eager", "reference@default")  # the first that both runs have
+PARTS_OF_A_VARIANT = ("site", "impl", "mode")  # say nothing that its name does not
 # Facts whose difference makes times incomparable, or at least explains them.
 MACHINE = ("cpu", "cpu_count", "threads", "gpus", "torch", "triton")
 
@@ -30,43 +36,102 @@ TABLE: Sequence[Column] = (
 )
 
 
-def diff(before: str | Path, after: str | Path, *, threshold: float = THRESHOLD) -> Results:
+def diff(
+    before: str | Path, after: str | Path, *, threshold: float = THRESHOLD, absolute: bool = False
+) -> Results:
     """Compare two result files of any study that times something.
 
-    threshold: a change smaller than this share is no difference, and a regression is one whose
-    95% interval lies beyond it. A row that failed after and did not before is a regression, too.
+    What is compared is the ratio to reference@eager (else reference@default) of the same run,
+    where both runs have it: times of two runs differ by what the machine did meanwhile.
+    absolute: compare times all the same. threshold: a change smaller than this share is no
+    difference, and a regression is one whose 95% interval lies beyond it. A row that failed after
+    and did not before is a regression, too.
     Raises ValueError for files that are not results or share no rows.
     """
     if not 0 <= threshold < 1:
         raise checks.refuse("diff", "threshold", f"is {threshold}", "a share in [0, 1)")
     old, new = load(before), load(after)
-    old_rows, new_rows = ({key(r): r for r in each.rows} for each in (old, new))
+    old_rows, new_rows = ({key(r): r for r in each.rows if _counts(r)} for each in (old, new))
     shared = [k for k in new_rows if k in old_rows]
     if not shared:
         raise checks.refuse("diff", "the files", "share no row", "results of the same study")
-    rows = [compare_rows(old_rows[k], new_rows[k], threshold) for k in shared]
-    notes = [f"x: times faster after than before; verdicts beyond {100 * threshold:.0f}%"]
+    rows = []
+    for name, k in zip(_names(shared), shared):
+        against = None if absolute else _yardstick(k, old_rows, new_rows)
+        row = compare_rows(old_rows[k], new_rows[k], threshold, against and (
+            old_rows[against], new_rows[against]
+        ))  # fmt: skip
+        rows.append({"row": name, "against": against and against[0], **row})
+    lines = [f"x: times faster after than before; verdicts beyond {100 * threshold:.0f}%"]
+    if yardsticks := dict.fromkeys(row["against"] for row in rows if row["against"]):
+        lines.append(f"x is of the ratio to {', '.join(yardsticks)} in the same run")
+    if any(row["speedup"] and not row["against"] for row in rows):
+        lines.append("warning: x is of absolute times, which compare two hours of the machine too")
     for what in MACHINE:
         values = old.environment.get(what), new.environment.get(what)
         if values[0] != values[1]:
-            notes.append(f"warning: {what} differs: {_short(values[0])} -> {_short(values[1])}")
+            lines.append(f"warning: {what} differs: {_short(values[0])} -> {_short(values[1])}")
     for name, missing in (
         ("after", [k for k in old_rows if k not in new_rows]),
         ("before", [k for k in new_rows if k not in old_rows]),
     ):
         if missing:
-            notes.append(f"{len(missing)} rows have no counterpart {name}")
-    return Results("diff", rows, new.environment, {"threshold": threshold}, (TABLE,), notes)
+            lines.append(f"{len(missing)} rows have no counterpart {name}")
+    settings = {"threshold": threshold, "absolute": absolute}
+    return Results("diff", rows, new.environment, settings, (TABLE,), lines)
 
 
 def key(row: dict[str, Any]) -> tuple:
     return tuple(row.get(name) for name in KEY)
 
 
-def compare_rows(old: dict[str, Any], new: dict[str, Any], threshold: float) -> dict[str, Any]:
-    """One row: both medians, the ratio with its interval, and the verdict."""
+def _counts(row: dict[str, Any]) -> bool:
+    """Whether a row is a measurement or a check, and not what a study concludes from them."""
+    return "samples_ms" in row or "cases" in row
+
+
+def _yardstick(key: tuple, *runs: dict[tuple, dict[str, Any]]) -> tuple | None:
+    """The key of the reference that was raced with a row in every run, or None."""
+
+    def race(key: tuple) -> tuple:
+        return tuple(v for name, v in zip(KEY, key) if name not in OF_A_CONTESTANT)
+
+    for name in YARDSTICKS:
+        for other in runs[0]:
+            variant = str(other[0]).rpartition("=")[2]
+            samples = [
+                [run.get(k, {}).get("samples_ms") or () for run in runs] for k in (key, other)
+            ]
+            paired = all(a and len(a) == len(b) for a, b in zip(*samples))
+            if variant == name and race(other) == race(key) and paired:
+                return other
+    return None
+
+
+def _names(keys: Sequence[tuple]) -> list[str]:
+    """What each row is called: its variant or op, and whatever else tells the rows apart."""
+    differing = {field for field, values in zip(KEY, zip(*keys)) if len(set(values)) > 1}
+    if "shape" in differing:
+        differing -= {"model", "batch", "seq"}
+    names = []
+    for values in keys:
+        known = {f: v for f, v in zip(KEY, values) if v is not None}
+        first = known.pop("variant", None)
+        if first is None:
+            first = known.pop("op")
+        else:
+            differing -= {*PARTS_OF_A_VARIANT}
+        more = [f"{f} {v}" for f, v in known.items() if f in differing]
+        names.append(" ".join([str(first), *more]))
+    return names
+
+
+def compare_rows(
+    old: dict[str, Any], new: dict[str, Any], threshold: float,
+    yardsticks: tuple[dict[str, Any], dict[str, Any]] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Both medians, the ratio with its interval, and the verdict. yardsticks: of old and new."""
     row: dict[str, Any] = {
-        "row": str(new.get("variant") or new.get("op")),
         **{name: new.get(name) for name in KEY},
         "before_ms": old.get("median_ms"),
         "after_ms": new.get("median_ms"),
@@ -80,9 +145,15 @@ def compare_rows(old: dict[str, Any], new: dict[str, Any], threshold: float) -> 
             row["failure"] = new["failure"]
         return row
     if not (old.get("samples_ms") and new.get("samples_ms")):
-        row.update(verdict="not timed", regression=False)
+        row.update(verdict="passes" if "cases" in new else "not timed", regression=False)
         return row
-    ratio = statistics.unpaired_speedup(new["samples_ms"], old["samples_ms"])
+    against = None
+    if yardsticks:
+        if yardsticks[1] is new:
+            row.update(verdict="yardstick", regression=False)
+            return row
+        against = (yardsticks[1]["samples_ms"], yardsticks[0]["samples_ms"])
+    ratio = statistics.change(new["samples_ms"], old["samples_ms"], against)
     verdict = ratio.verdict(threshold)
     row.update(speedup=ratio.as_dict(), verdict=verdict, regression=verdict == "slower")
     return row
@@ -98,12 +169,13 @@ def _short(value: Any) -> str:
 @click.argument("after", metavar="B.json")
 @click.option("--threshold", type=float, default=THRESHOLD, show_default=True,
               help="The share below which nothing is a difference.")  # fmt: skip
+@click.option("--absolute", is_flag=True, help="Times as they are, not over the reference's.")
 @options.outputs
 def command(
-    before: str, after: str, threshold: float, quiet: bool, json: str | None, csv: str | None,
-    parquet: str | None,
+    before: str, after: str, threshold: float, absolute: bool, quiet: bool, json: str | None,
+    csv: str | None, parquet: str | None,
 ) -> int:  # fmt: skip
     """Compare two result files; exit code 1 where something became slower or broke."""
-    results = diff(before, after, threshold=threshold)
+    results = diff(before, after, threshold=threshold, absolute=absolute)
     options.leave(results, json=json, csv=csv, parquet=parquet)
     return 1 if any(row["regression"] for row in results.rows) else 0

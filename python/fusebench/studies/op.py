@@ -80,9 +80,9 @@ def op(
 
     name: an op or a site; `linear` stands for its sites, out_proj and lm_head.
     variants: CHOICE@MODE each, like cpp@eager or triton-norm@default: they race as they are.
-    impl: names of implementations, called without the compiler; every one that can run here where
-    neither is given. Beside them race the reference, eager and as Inductor compiles it, and for
-    sdpa every backend that torch offers here.
+    impl: names of implementations, called without the compiler but for those that are written to be
+    compiled (`opaque=False`); every one that can run here where neither is given. Beside them race
+    the reference, eager and as Inductor compiles it, and for sdpa every backend that torch offers.
     shape: sizes as in `fusebench.bench.shapes`, each raced by itself; the model's where empty.
     The rest as for `compare`. Times are of one call, on a GPU of the device alone (CUDA graph
     replays, L2 cold). Raises ValueError for arguments that are wrong.
@@ -143,11 +143,13 @@ def entries(
     """Who races at a site: `variants` as they are, or the defaults with `impl` in them."""
     if variants and not impl:
         return parse(site, variants)
-    backends = [f"{name}@eager" for name in usable(site, device) if name.startswith("torch_")]
-    for name in impl:
-        registry.get(SITES[site], name)
-    others = [f"{name}@eager" for name in impl or usable(site, device)]
-    return parse(site, [*dict.fromkeys((*REFERENCES, *variants, *others, *backends))])
+    here = list(usable(site, device))
+    backends = [name for name in here if name.startswith("torch_")]
+    others = []
+    for name in (*(impl or here), *backends):
+        mode = "eager" if registry.get(SITES[site], name).opaque else "default"
+        others.append(f"{name}@{mode}")
+    return parse(site, [*dict.fromkeys((*REFERENCES, *variants, *others))])
 
 
 def usable(site: str, device: str) -> Iterator[str]:

@@ -120,17 +120,18 @@ def shapes(
     races: dict[int, Race] = {}
     interrupted = False
     try:
-        with torch._inductor.utils.fresh_cache():  # what earlier runs learnt about sizes is there
-            for number, entrant in enumerate(entrants):
-                progress(f"compiling {entrant.name}", 0.6 * number / len(entrants))
+        for number, entrant in enumerate(entrants):
+            progress(f"compiling {entrant.name}", 0.8 * number / len(entrants))
+            # Nobody finds what another compiled, or what earlier runs learnt about sizes.
+            with torch._inductor.utils.fresh_cache():
                 _visit(entrant, at, prepare)
-            for number, (length, here) in enumerate(at.items()):
-                progress(f"racing at {length} tokens", 0.6 + 0.4 * number / len(at))
-                races[length] = _race(entrants, here, rounds)
-                rows += [_row(entrant, races[length], here) for entrant in entrants]
-                if races[length].interrupted:
-                    interrupted = True
-                    break
+        for number, (length, here) in enumerate(at.items()):
+            progress(f"racing at {length} tokens", 0.8 + 0.2 * number / len(at))
+            races[length] = _race(entrants, here, rounds)
+            rows += [_row(entrant, races[length], here) for entrant in entrants]
+            if races[length].interrupted:
+                interrupted = True
+                break
     except KeyboardInterrupt:
         interrupted = True
     rows.sort(key=lambda row: (row["variant"], list(POLICIES).index(row["policy"])))
@@ -144,7 +145,7 @@ def shapes(
     lines = [f"{policy}: {POLICIES[policy]}" for policy in policies]
     lines += _reasons(entrants) + crossed
     if races:
-        lines += notes(next(iter(races.values())), workload)
+        lines += notes(next(iter(races.values())), workload, tokens=", ".join(map(str, lengths)))
     return Results(
         "shapes", rows, {**environment.environment(), "noise": noise}, settings, (COLUMNS,), lines,
         interrupted,
@@ -174,7 +175,8 @@ def _compiled(entrant: Entrant, workload: Workload, prepare: bool) -> Contestant
 
     def call(tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
-        if entrant.policy == "mark":
+        if entrant.policy == "mark":  # a view: the mark stays on the tensor, and the others get it
+            tokens = tokens.view_as(tokens)
             torch._dynamo.mark_dynamic(tokens, 1)
         if entrant.policy == "buckets":
             tokens = F.pad(tokens, (0, bucket(length, longest) - length))
