@@ -17,6 +17,7 @@ import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
+from fusebench.bench.placement import Placement
 from fusebench.model import GPT, GPTConfig, prepare
 from fusebench.variant import Mode, Variant
 
@@ -92,6 +93,28 @@ class Contestant:
     plain: Callable[..., Any] | None = None
     compilations: Compilations = field(default_factory=Compilations)
     patches: Mapping[str, Any] = field(default_factory=dict)
+    placement: Placement | None = field(default=None, repr=False)
+
+    @property
+    def still(self) -> bool:
+        """Whether compiled code holds weights that would better move: frozen ones, on a CPU."""
+        frozen = bool(self.patches.get("freezing"))
+        return frozen and self.placement is not None and bool(self.placement.weights)
+
+    def move(self) -> bool:
+        """Give the module's weights, and the packed copies, other memory; False if they stay."""
+        if self.module is None:
+            return False
+        if self.placement is None:
+            packed = (getattr(m, "packed", None) for m in self.module.modules())
+            self.placement = Placement(
+                (*self.module.parameters(), *self.module.buffers(),
+                 *(p for p in packed if isinstance(p, Tensor)))
+            )  # fmt: skip
+        if self.still or not self.placement.move():
+            return False
+        self.weights = dict(self.module.state_dict())
+        return True
 
     @contextmanager
     def compiling(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import SystemRandom
 from typing import Any
 
@@ -44,7 +44,11 @@ class Task:
 
 @dataclass
 class Measurement:
-    """What became of one contestant. Seconds are per call, one sample per round, none dropped."""
+    """What became of one contestant. Seconds are per call, one sample per round, none dropped.
+
+    placements: how often its weights were moved in memory. still: they stay in one place although
+    it matters, because compiled code holds them.
+    """
 
     name: str
     verified: bool = False
@@ -55,6 +59,8 @@ class Measurement:
     first_call_s: float | None = None
     peak_bytes: int | None = None
     calls_per_sample: int | None = None
+    placements: int = 0
+    still: bool = False
     steady: bool | None = None
     samples: list[float] = field(default_factory=list)
     host_samples: list[float] = field(default_factory=list)
@@ -100,6 +106,7 @@ class Measurement:
             steady=self.steady,
             outliers=statistics.outliers(self.samples) if self.timed else None,
             calls_per_sample=self.calls_per_sample,
+            placements=self.placements,
             samples_ms=[round(s * 1e3, 6) for s in self.samples],
             flag=self.flag,
             warnings=self.warnings,
@@ -107,6 +114,17 @@ class Measurement:
         if self.host_samples:
             row["host_ms"] = statistics.median(self.host_samples) * 1e3
         return row
+
+
+def compared(m: Measurement, baseline: Measurement) -> statistics.Interval:
+    """How many times faster a measurement is than another one of its race."""
+    return careful(statistics.speedup(m.samples, baseline.samples), m, baseline)
+
+
+def careful(interval: statistics.Interval, *of: Measurement) -> statistics.Interval:
+    """The interval with the margin that the measurements behind it call for."""
+    still = any(m.still for m in of)
+    return replace(interval, margin=statistics.STILL_MARGIN) if still else interval
 
 
 @dataclass
@@ -335,6 +353,10 @@ def _race(
     calls_of = {name: m.contestant.call for name, m in racing.items() if m.contestant}
 
     def batches() -> list[tuple]:
+        for m in racing.values():
+            if not m.failure and m.contestant:
+                m.placements += m.contestant.move()
+                m.still = m.contestant.still
         numbers[:] = [answers.new() for _ in range(calls + 1)]
         return [answers.inputs(n) for n in numbers]
 

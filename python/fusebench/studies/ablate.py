@@ -11,7 +11,7 @@ import click
 
 from fusebench.bench import environment, sites, statistics
 from fusebench.bench.contestant import unavailable
-from fusebench.bench.measure import Progress, Race
+from fusebench.bench.measure import Progress, Race, careful
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.model import GPTConfig
 from fusebench.ops import checks, registry
@@ -211,8 +211,9 @@ def effect_row(effect: Effect, race: Race) -> dict[str, Any]:
     timed = {m.name: m for m in race.timed}
     if not all(name in timed for name in effect.weights):
         return row
-    found = statistics.combination(
-        [timed[name].samples for name in effect.weights], list(effect.weights.values())
+    of = [timed[name] for name in effect.weights]
+    found = careful(
+        statistics.combination([m.samples for m in of], list(effect.weights.values())), *of
     )
     row["contribution"] = found.as_dict()
     verdict = found.verdict()

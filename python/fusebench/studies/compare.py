@@ -11,7 +11,7 @@ import torch
 
 from fusebench.bench import environment, machine, sites, statistics
 from fusebench.bench.contestant import from_variant, only_checked, unavailable
-from fusebench.bench.measure import Measurement, Progress, Race, Task, measure
+from fusebench.bench.measure import Measurement, Progress, Race, Task, compared, measure
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.model import GPTConfig
 from fusebench.ops import checks
@@ -197,7 +197,7 @@ def ratio(m: Measurement, baseline: Measurement | None) -> statistics.Interval |
     """How many times faster a measurement is than the baseline; None where one was not timed."""
     if baseline is None or not m.timed:
         return None
-    return statistics.speedup(m.samples, baseline.samples)
+    return compared(m, baseline)
 
 
 def as_dict(interval: statistics.Interval | None) -> dict[str, float] | None:
@@ -225,6 +225,12 @@ def notes(race: Race, workload: Workload, *, tokens: str | None = None) -> list[
     prepared = [m.name for m in race.measurements if m.contestant and m.contestant.prepared]
     if prepared:
         lines.append(f"weights packed ahead of time, as freezing may: {', '.join(prepared)}")
+    if still := [m.name for m in race.timed if m.still]:
+        lines.append(
+            "frozen weights stay in one place, which alone may be worth some per cent; a verdict "
+            f"needs {statistics.STILL_MARGIN:.0%} where one of these is compared: "
+            + ", ".join(still)
+        )
     lines += [f"{m.name}: {m.flag}" for m in race.measurements if m.flag]
     warned: dict[str, list[str]] = {}
     for m in race.measurements:

@@ -13,9 +13,9 @@ import torch._inductor.utils
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusebench.bench import environment, guard, statistics
+from fusebench.bench import environment, guard
 from fusebench.bench.contestant import Contestant, model_of, own_code, unavailable
-from fusebench.bench.measure import Progress, Race, Task, measure
+from fusebench.bench.measure import Progress, Race, Task, compared, measure
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.inspect import capture
 from fusebench.model import GPTConfig
@@ -274,7 +274,7 @@ def crossovers(policy: str, variants: Sequence[Variant], races: dict[int, Race])
                 a, b = (race[Entrant(v, policy).name] for v in (first, second))
                 if not a.timed or not b.timed:
                     continue
-                verdict = statistics.speedup(a.samples, b.samples).verdict()
+                verdict = compared(a, b).verdict()
                 if verdict not in ("faster", "slower"):
                     continue
                 now = first if verdict == "faster" else second
