@@ -32,14 +32,32 @@ def race(a_ms, b_ms):
 
 def test_crossovers():
     races = {64: race(1, 2), 128: race(2, 2), 256: race(4, 3), 512: race(9, 6)}
-    assert study.crossovers("static", [A, B], races) == [
+    assert study.crossovers(["static"], [A, B], races) == [
         f"crossover (static): {A} wins up to 64 tokens, {B} from 256 on"
     ]
     same = {64: race(2, 2), 128: race(4, 3)}
-    assert study.crossovers("static", [A, B], same) == [
+    assert study.crossovers(["static"], [A, B], same) == [
         f"no crossover (static): {B} beats {A} where they differ"
     ]
-    assert study.crossovers("static", [A, B], {64: race(2, 2)}) == []
+    assert study.crossovers(["static"], [A, B], {64: race(2, 2)}) == []
+
+
+def test_crossovers_of_every_pair_and_policy():
+    third = Variant.parse("reference@reduce-overhead")
+    spread = [1.0, 1.01, 0.99, 1.005, 0.995, 1.0]
+    milliseconds = {A: (1, 4), B: (2, 3), third: (9, 9)}
+    races = {
+        length: Race([
+            Measurement(study.Entrant(v, policy).name, True, samples=[ms[i] * s for s in spread])
+            for v, ms in milliseconds.items() for policy in ("static", "mark")
+        ])
+        for i, length in enumerate((64, 128))
+    }  # fmt: skip
+    assert study.crossovers(["static", "mark"], list(milliseconds), races) == [
+        f"crossover (static, mark): {A} wins up to 64 tokens, {B} from 128 on",
+        f"no crossover (static, mark): {A} beats {third} where they differ",
+        f"no crossover (static, mark): {B} beats {third} where they differ",
+    ]
 
 
 def test_buckets():

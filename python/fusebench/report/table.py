@@ -110,11 +110,13 @@ def _table(rows: Sequence[Row], columns: Sequence[Column], width: int, color: bo
     ]
     gap = 2
     surplus = sum(widths) + gap * (len(widths) - 1) - width
-    for i in sorted(range(len(columns)), key=lambda i: -widths[i]):  # the widest gives first
-        if columns[i].left and surplus > 0:
-            cut = min(surplus, widths[i] - max(8, len(columns[i].heading)))
-            widths[i] -= max(cut, 0)
-            surplus -= max(cut, 0)
+    least = [max(8, len(column.heading)) for column in columns]
+    while surplus > 0:  # whichever is the widest now gives one
+        giving = [i for i, c in enumerate(columns) if c.left and widths[i] > least[i]]
+        if not giving:
+            break
+        widths[max(giving, key=lambda i: widths[i])] -= 1
+        surplus -= 1
 
     def line(texts: Sequence[str]) -> str:
         parts = []

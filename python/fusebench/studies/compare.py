@@ -14,7 +14,7 @@ from fusebench.bench.contestant import from_variant, only_checked, unavailable
 from fusebench.bench.measure import Measurement, Progress, Race, Task, compared, measure
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.model import GPTConfig
-from fusebench.ops import checks
+from fusebench.ops import checks, registry
 from fusebench.report.results import Results
 from fusebench.report.table import (
     Column,
@@ -114,6 +114,14 @@ def parse(variants: Sequence[str | Variant]) -> list[Variant]:
             raise checks.refuse("compare", str(variant), "is given twice", "each variant once")
         seen.add(str(variant))
     return chosen
+
+
+def handwritten(workload: Workload) -> list[str]:
+    """The variants that are handwritten at every site, and can run here, compiled by default."""
+    named = [f"{name}@default" for name in ("cpp", "cuda", "triton")
+             if name in registry.names("swiglu_ffn")]  # fmt: skip
+    where = workload.device.type, workload.torch_dtype
+    return [text for text in named if not unavailable(Variant.parse(text), *where)]
 
 
 def from_plan(path: str | Path) -> Variant:

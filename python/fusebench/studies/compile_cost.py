@@ -31,7 +31,7 @@ from fusebench.report.results import Results
 from fusebench.report.table import Column, field, fixed, plural, size
 from fusebench.studies import options
 from fusebench.studies.arguments import without
-from fusebench.studies.compare import parse
+from fusebench.studies.compare import handwritten, parse
 from fusebench.variant import Variant
 
 DEFAULTS = ("reference@default", "reference@max-autotune+freezing")
@@ -68,8 +68,9 @@ def compile_cost(
 ) -> Results:
     """The cost of the first call of each variant, cold and warm.
 
-    variants: PLAN@MODE with a compiled mode; reference@default and max-autotune+freezing where
-    empty. regional: also compile one block and use it for all of them, instead of the whole model.
+    variants: PLAN@MODE with a compiled mode; where empty, reference@default and
+    max-autotune+freezing, and cpp, cuda or triton where it can run. regional: also compile one
+    block and use it for all of them, instead of the whole model.
     The rest as for `compare`. Rows have seconds of the first call and of its parts (Dynamo,
     AOTAutograd, Inductor, generating and compiling code), graphs, cache hits, bytes of the caches
     afterwards, and how much more memory the process holds.
@@ -77,7 +78,7 @@ def compile_cost(
     """
     set_threads(threads)
     workload = Workload(model, batch, seq, dtype, device, None, seed, config)
-    chosen = parse(variants or DEFAULTS)
+    chosen = parse(variants or (*DEFAULTS, *handwritten(workload)))
     for variant in chosen:
         if not variant.mode.compiled:
             raise checks.refuse("compile-cost", str(variant), "compiles nothing", "a compiled mode")

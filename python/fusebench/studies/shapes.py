@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import click
@@ -19,13 +20,13 @@ from fusebench.bench.measure import Progress, Race, Task, compared, measure
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.inspect import capture
 from fusebench.model import GPTConfig
-from fusebench.ops import checks, registry
+from fusebench.ops import checks
 from fusebench.report import table
 from fusebench.report.results import Results
 from fusebench.report.table import Column, fixed, significant
 from fusebench.studies import options
 from fusebench.studies.arguments import Numbers, without
-from fusebench.studies.compare import notes, parse
+from fusebench.studies.compare import handwritten, notes, parse
 from fusebench.variant import Variant
 
 ROUNDS = 20
@@ -109,7 +110,7 @@ def shapes(
         raise checks.refuse("shapes", "lengths", f"are {list(lengths)}", "different lengths")
     at = {n: Workload(model, batch, n, dtype, device, None, seed, config) for n in lengths}
     workload = at[lengths[0]]
-    chosen = parse(variants or _defaults(workload))
+    chosen = parse(variants or ("reference@default", *handwritten(workload)))
     for variant in chosen:
         if not variant.mode.compiled or variant.mode.dynamic:
             raise checks.refuse(
@@ -135,7 +136,7 @@ def shapes(
     except KeyboardInterrupt:
         interrupted = True
     rows.sort(key=lambda row: (row["variant"], list(POLICIES).index(row["policy"])))
-    crossed = [line for policy in policies for line in crossovers(policy, chosen, races)]
+    crossed = crossovers(policies, chosen, races)
     noise = next(iter(races.values())).noise if races else {}
     settings = {
         **workload.settings(), "seq": None, "lengths": list(lengths), "policies": list(policies),
@@ -150,17 +151,6 @@ def shapes(
         "shapes", rows, {**environment.environment(), "noise": noise}, settings, (COLUMNS,), lines,
         interrupted,
     )  # fmt: skip
-
-
-def _defaults(workload: Workload) -> list[str]:
-    handwritten = [
-        f"{name}@default"
-        for name in ("cpp", "cuda", "triton")
-        if name in registry.names("swiglu_ffn")
-        and not unavailable(Variant.parse(f"{name}@default"), workload.device.type,
-                            workload.torch_dtype)
-    ]  # fmt: skip
-    return ["reference@default", *handwritten]
 
 
 def _compiled(entrant: Entrant, workload: Workload, prepare: bool) -> Contestant:
@@ -264,30 +254,36 @@ def _reasons(entrants: Sequence[Entrant]) -> list[str]:
     ]
 
 
-def crossovers(policy: str, variants: Sequence[Variant], races: dict[int, Race]) -> list[str]:
-    """Between which lengths the faster of two variants changes; ties decide nothing."""
-    lines = []
-    for i, first in enumerate(variants):
-        for second in variants[i + 1 :]:
-            winner, since = None, 0
-            for length, race in sorted(races.items()):
-                a, b = (race[Entrant(v, policy).name] for v in (first, second))
-                if not a.timed or not b.timed:
-                    continue
-                verdict = compared(a, b).verdict()
-                if verdict not in ("faster", "slower"):
-                    continue
-                now = first if verdict == "faster" else second
-                if winner is not None and now is not winner:
-                    lines.append(
-                        f"crossover ({policy}): {winner} wins up to {since} tokens, {now} from "
-                        f"{length} on"
-                    )
-                winner, since = now, length
-            if winner is not None and not any(f"({policy})" in line for line in lines):
-                loser = second if winner is first else first
-                lines.append(f"no crossover ({policy}): {winner} beats {loser} where they differ")
-    return lines
+def crossovers(
+    policies: Sequence[str], variants: Sequence[Variant], races: dict[int, Race]
+) -> list[str]:
+    """Between which lengths the faster of two variants changes, and under which policies."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for policy in policies:
+        for first, second in combinations(variants, 2):
+            for line in _crossings(policy, first, second, races):
+                found.setdefault(line, []).append(policy)
+    return [f"{kind} ({', '.join(under)}): {what}" for (kind, what), under in found.items()]
+
+
+def _crossings(
+    policy: str, first: Variant, second: Variant, races: dict[int, Race]
+) -> Iterator[tuple[str, str]]:
+    """Where the faster of two changes under a policy; a length that shows none decides nothing."""
+    winner, since, crossed = None, 0, False
+    for length, race in sorted(races.items()):
+        a, b = (race[Entrant(v, policy).name] for v in (first, second))
+        verdict = compared(a, b).verdict() if a.timed and b.timed else None
+        if verdict not in ("faster", "slower"):
+            continue
+        now = first if verdict == "faster" else second
+        if winner is not None and now is not winner:
+            crossed = True
+            yield "crossover", f"{winner} wins up to {since} tokens, {now} from {length} on"
+        winner, since = now, length
+    if winner is not None and not crossed:
+        loser = second if winner is first else first
+        yield "no crossover", f"{winner} beats {loser} where they differ"
 
 
 @click.command("shapes")
