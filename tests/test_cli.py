@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,7 +39,14 @@ def run(capsys, *args):
         (["compare", "--batch", "0"], ["batch is 0", "at least 1"]),
         (["compare", "--seq", "9999"], ["seq is 9999", "at most 1024"]),
         (["compare", "--rounds", "0"], ["rounds is 0", "at least 1"]),
-        (["compare", "--threads", "0"], ["threads is 0", "at least 1"]),
+        (["compare", "--threads", "0"], ["threads is 0", "expected 1 to"]),
+        (["compare", "--threads", "100000"], ["threads is 100000", "expected 1 to"]),
+        (["compare", "--seed", "-1"], ["seed is -1", "expected 0 to"]),
+        (["compare", "--batch", "100000000000"], ["batch * seq is", "at most"]),
+        (["compare", "--plan", "/tmp"], ["/tmp"]),
+        (["diff", "/tmp", "/tmp"], ["/tmp"]),
+        (["op", "sdpa", "--shape", "T=99999999999999999999999"], ["at most"]),
+        (["shapes", "--lengths", "9" * 5000], ["--lengths", "whole numbers like 64,128"]),
         (["compare", "--text", "/no/such/file"], ["not a file"]),
         (["compare", "--json", "/no/such/folder/x.json"], ["--json", "a folder that exists"]),
         (["compare", "--wit", "x"], ["--wit"]),
@@ -240,14 +248,18 @@ def saved(path, median, failure=None):
 def test_diff_finds_regressions(capsys, tmp_path):
     a, b = saved(tmp_path / "a.json", 1.0), saved(tmp_path / "b.json", 1.2)
     same, broken = saved(tmp_path / "c.json", 1.01), saved(tmp_path / "d.json", 1.0, "wrong")
-    code, out, _ = run(capsys, "diff", a, b)
+    code, out, _ = run(capsys, "diff", a, b, "--absolute")
     assert code == 1 and "slower" in out
-    code, out, _ = run(capsys, "diff", b, a)
+    code, out, _ = run(capsys, "diff", b, a, "--absolute")
     assert code == 0 and "faster" in out
-    code, out, _ = run(capsys, "diff", a, same)
+    code, out, _ = run(capsys, "diff", a, same, "--absolute")
     assert code == 0 and "no difference" in out
     code, out, _ = run(capsys, "diff", a, broken)
     assert code == 1 and "failed: wrong" in out
+    code, out, _ = run(capsys, "diff", broken, a)
+    assert code == 0 and "fixed" in out
+    code, _, err = run(capsys, "diff", a, b)
+    assert code == 2 and "reference@default in both, or --absolute" in err
     code, _, err = run(capsys, "diff", a, b, "--threshold", "2")
     assert code == 2 and "threshold" in err
 
@@ -282,9 +294,32 @@ def test_diff_tells_rows_of_one_variant_apart(capsys, tmp_path):
     conclusion = {"effect": "sdpa", "failure": None}
     path = str(tmp_path / "a.json")
     Results("shapes", [*rows, conclusion], environment={}).to_json(path)
-    code, out, _ = run(capsys, "diff", path, path)
+    code, out, _ = run(capsys, "diff", path, path, "--absolute")
     assert code == 0 and "None" not in out
     assert "cpp@default policy static" in out and "cpp@default policy dynamic" in out
+
+
+def test_diff_of_runs_that_differ(capsys, tmp_path):
+    both = {"reference@eager": 3.0, "cpp@default": 1.0}
+    a, b = race(tmp_path / "a.json", both), race(tmp_path / "b.json", {"reference@eager": 3.0})
+    _, out, _ = run(capsys, "diff", a, b)
+    assert "no counterpart after: cpp@default" in out
+    rows = json.loads(Path(a).read_text())["rows"]
+    Results("compare", rows, environment={}, interrupted=True).to_json(tmp_path / "c.json")
+    _, out, _ = run(capsys, "diff", a, str(tmp_path / "c.json"))
+    assert "the run after was interrupted" in out
+
+
+@pytest.mark.parametrize("rows", [
+    "[1]", "null", '[{"variant": ["x"]}]', '[{"samples_ms": ["1"]}]', '[{"samples_ms": [0.0]}]',
+    '[{"samples_ms": [NaN]}]',
+])  # fmt: skip
+def test_rows_that_no_study_wrote(capsys, tmp_path, rows):
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"schema": 1, "study": "compare", "rows": {rows}}}')
+    for command in (["diff", str(path), str(path)], ["report", str(path)]):
+        code, _, err = run(capsys, *command)
+        assert code == 2 and "a.json" in err and len(err.splitlines()) == 1
 
 
 def test_diff_refuses_what_is_not_results(capsys, tmp_path):

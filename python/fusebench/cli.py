@@ -89,7 +89,7 @@ def main(args: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         print("fusebench: interrupted", file=sys.stderr)
         sys.exit(130)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
         _complain(str(error))
     except BrokenPipeError:  # `fusebench … | head`
         sys.stderr.close()

@@ -130,8 +130,15 @@ def read_plan(path: str | Path) -> tuple[Plan, Mode]:
     sites = data.get("sites")
     if data.get("schema") != 1 or not isinstance(sites, dict):
         raise checks.refuse("plan", str(path), "is not a plan", "schema = 1 and a table [sites]")
-    used = {site: str(choice) for site, choice in sites.items() if choice != "reference"}
-    return Plan.of(used), Mode.parse(str(data.get("mode", "eager")))
+    mode = data.get("mode", "eager")
+    for name, value in (*sites.items(), ("mode", mode)):
+        if not isinstance(value, str):
+            raise checks.refuse("plan", f"{name} of {path}", f"is {value!r}", "a name in quotes")
+    used = {site: choice for site, choice in sites.items() if choice != "reference"}
+    try:
+        return Plan.of(used), Mode.parse(mode)
+    except ValueError as error:
+        raise ValueError(f"{error}, in {path}") from None
 
 
 def _choice(site: str, text: str) -> Choice:

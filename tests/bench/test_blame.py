@@ -19,9 +19,9 @@ def variant(monkeypatch):
     """Register a function at an op; the variant that uses it at the site of that name."""
     monkeypatch.setattr(registry, "IMPLEMENTATIONS", dict(registry.IMPLEMENTATIONS))
 
-    def register(op, function, mode="eager"):
+    def register(op, function, mode="eager", **how):
         name = next(names)
-        fusebench.implementation(op, name, device="cpu")(function)
+        fusebench.implementation(op, name, device="cpu", **how)(function)
         return f"{op}={name}@{mode}", f"{op} ({name})"
 
     return register
@@ -72,10 +72,11 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("opaque", [True, False], ids=["opaque", "traced"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_wrong_kind_of_output_names_the_op_and_the_output(variant, kind):
+def test_the_wrong_kind_of_output_names_the_op_and_the_output(variant, kind, opaque):
     op, function, words = KINDS[kind]
-    text, who = variant(op, function)
+    text, who = variant(op, function, opaque=opaque)
     assert failure(text).startswith(who) and words in failure(text)
 
 
@@ -102,9 +103,10 @@ def scribbles_on_a_weight(*args):
     return y
 
 
+@pytest.mark.parametrize("opaque", [True, False], ids=["opaque", "traced"])
 @pytest.mark.parametrize("mode", ["eager", "default"])
-def test_an_op_that_overwrites_its_residual(variant, mode):
-    text, who = variant("swiglu_ffn", in_place_residual, mode)
+def test_an_op_that_overwrites_its_residual(variant, mode, opaque):
+    text, who = variant("swiglu_ffn", in_place_residual, mode, opaque=opaque)
     assert failure(text).startswith(f"{who} changed its input ")
 
 
@@ -134,6 +136,9 @@ def test_an_op_that_calls_the_reference_is_noted(variant, function):
     assert f"{text}: {who} calls the op's reference: it is compared with itself" in results.notes
 
 
-def test_an_op_that_returns_its_input(variant):
-    text, who = variant("embedding", lambda tokens, table, *rest: table[:8].view(1, 8, 32))
+@pytest.mark.parametrize("opaque", [True, False], ids=["opaque", "traced"])
+def test_an_op_that_returns_its_input(variant, opaque):
+    text, who = variant(
+        "embedding", lambda tokens, table, *rest: table[:8].view(1, 8, 32), opaque=opaque
+    )
     assert f"{who}: the output shares the memory of token_weight, expected new" in failure(text)

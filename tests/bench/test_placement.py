@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 
 import pytest
@@ -35,6 +36,16 @@ def test_moved_weights_hold_what_they_held(dtype):
         assert all(w.data_ptr() % placement.LINE == 0 for w in weights)
         assert not seen & {w.data_ptr() for w in weights}
         seen = {w.data_ptr() for w in weights}
+
+
+def test_an_address_that_was_kept_stays_good():
+    weight = torch.arange(6.0)
+    kept = (ctypes.c_float * 6).from_address(weight.data_ptr())
+    places = Placement([weight])
+    for _ in range(5):
+        places.move()
+        torch.ones(6).add_(1)  # would take the memory, were it free
+    assert list(kept) == weight.tolist()
 
 
 def test_what_is_not_moved(monkeypatch):

@@ -85,3 +85,20 @@ def test_another_torch_gets_one_line_that_names_the_versions(monkeypatch, capsys
     out, err = capsys.readouterr()
     assert end.value.code == 2 and out == "" and err.count("\n") == 1
     assert "only known for torch 9.8, 9.9; this is torch" in err
+
+
+@pytest.mark.parametrize(("size", "there"), [
+    ("forward", True), ("short plain", True), ("short layernorm", True), ("d64 causal", True),
+    ("-", True), ("short rmsnorm", False), ("decode layernorm", False), ("long plain", False),
+    ("d128 causal", False), ("d64 full", False), ("d64 decode", False), ("backward", False),
+    ("long training", False), ("gathered layernorm", False),
+])  # fmt: skip
+def test_handwritten_kernels_that_the_model_may_run(size, there):
+    pytest.importorskip("triton")
+    assert study.runs(size, Workload("seed", 1, 128)) == there
+
+
+def test_handwritten_kernels_of_a_decode_step():
+    pytest.importorskip("triton")
+    assert study.runs("decode layernorm", Workload("seed", 1, 1))
+    assert not study.runs("short layernorm", Workload("seed", 1, 1))

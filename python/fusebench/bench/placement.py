@@ -32,6 +32,8 @@ class Placement:
         if size > LIMIT:
             self.weights = []
         self.size = size + (PAGE + LINE) * len(self.weights)
+        # Code that keeps an address keeps the first one, whose memory must not go to others.
+        self._first = [w.data for w in self.weights]
         self._before: list[mmap.mmap] = []
 
     def move(self) -> bool:

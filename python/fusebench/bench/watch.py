@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusebench.bench import guard, verify
 from fusebench.bench.contestant import Contestant
-from fusebench.ops import contract
-from fusebench.ops.registry import Op, get_op
+from fusebench.ops import contract, registry
+from fusebench.ops.registry import Implementation, Op, get_op
 
 
 class _Watch(TorchDispatchMode):
@@ -34,10 +38,14 @@ class _Watch(TorchDispatchMode):
         found = contract.owner(torch_op)
         if found is None:
             return torch_op(*args, **(kwargs or {}))
+        return self.called(found, found.function or torch_op, args)
+
+    def called(self, found: Implementation, function: Callable[..., Any], args: tuple) -> Any:
+        """What the implementation's function returns, where it keeps its op's contract."""
         op, where = get_op(found.op), f"{found.op} ({found.name})"
         before = contract.snapshot(op, args)
         try:
-            given, through_reference = _called(op, found.function or torch_op, args)
+            given, through_reference = _called(op, function, args)
         except (Exception, SystemExit) as error:
             raise guard.Cheat(f"{where} raised {guard.reason(error)}") from error
         try:
@@ -61,6 +69,20 @@ class _Watch(TorchDispatchMode):
         verdict = verify.judge(outputs, guard.tensors(truth), guard.tensors(reference))
         if not verdict.ok:
             raise guard.Cheat(f"{where}: {verdict.reason}")
+
+
+@contextmanager
+def _traced(watch: _Watch) -> Iterator[None]:
+    """Functions without a torch op are looked at where the registry calls them."""
+    before = dict(registry.IMPLEMENTATIONS)
+    for key, found in before.items():
+        if not found.opaque and found.name != "reference":
+            call = partial(watch.called, found, found.call)
+            registry.IMPLEMENTATIONS[key] = replace(found, call=lambda *args, call=call: call(args))
+    try:
+        yield
+    finally:
+        registry.IMPLEMENTATIONS.update(before)
 
 
 def _called(op: Op, function: Any, args: tuple) -> tuple[Any, bool]:
@@ -90,5 +112,6 @@ def look(contestant: Contestant, inputs: tuple[Any, ...], *, values: bool = Fals
         return []
     with torch.no_grad(), warnings.catch_warnings(), _Watch(values) as watch:
         warnings.simplefilter("ignore")  # of what is not compiled here, but is where it counts
-        contestant.plain(*inputs)
+        with _traced(watch):
+            contestant.plain(*inputs)
     return list(watch.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,8 @@ from fusebench.ops import checks
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEVICES = ("cpu", "cuda")
+MAX_SEED = (1 << 31) - 1
+MAX_TOKENS = 1 << 31  # of a call; more than any memory holds the activations of
 
 
 @dataclass(frozen=True)
@@ -45,13 +48,19 @@ class Workload:
         if self.device_name is not None and self.device_name not in DEVICES:
             raise checks.unknown("device", self.device_name, DEVICES)
         if self.device_name == "cuda" and not torch.cuda.is_available():
-            raise checks.refuse("compare", "device", "is cuda, but there is no CUDA GPU", "cpu")
+            raise checks.refuse("workload", "device", "is cuda, but there is no CUDA GPU", "cpu")
         for name in ("batch", "seq"):
             if getattr(self, name) < 1:
-                raise checks.refuse("compare", name, f"is {getattr(self, name)}", "at least 1")
+                raise checks.refuse("workload", name, f"is {getattr(self, name)}", "at least 1")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise checks.refuse("workload", "seed", f"is {self.seed}", f"0 to {MAX_SEED}")
+        if self.batch * self.seq > MAX_TOKENS:
+            raise checks.refuse(
+                "workload", "batch * seq", f"is {self.batch * self.seq}", f"at most {MAX_TOKENS}"
+            )
         if self.seq > self.config.max_seq_len:
             raise checks.refuse(
-                "compare", "seq", f"is {self.seq}",
+                "workload", "seq", f"is {self.seq}",
                 f"at most {self.config.max_seq_len}, the positions of {self.model}",
             )  # fmt: skip
         if self.text is not None:
@@ -77,15 +86,15 @@ class Workload:
     def _bytes(self) -> Tensor:
         path = Path(self.text or "")
         if not path.is_file():
-            raise checks.refuse("compare", "text", f"is {str(path)!r}, not a file", "a file")
+            raise checks.refuse("workload", "text", f"is {str(path)!r}, not a file", "a file")
         data = torch.frombuffer(bytearray(path.read_bytes() or b"\0"), dtype=torch.uint8).long()
         if len(data) < self.seq:
             raise checks.refuse(
-                "compare", "text", f"holds {len(data)} bytes", f"at least seq = {self.seq}"
+                "workload", "text", f"holds {len(data)} bytes", f"at least seq = {self.seq}"
             )
         if int(data.max()) >= self.config.vocab_size:
             raise checks.refuse(
-                "compare", "text", f"holds the byte {int(data.max())}",
+                "workload", "text", f"holds the byte {int(data.max())}",
                 f"bytes below {self.model}'s vocabulary of {self.config.vocab_size}",
             )  # fmt: skip
         return data
@@ -137,6 +146,7 @@ def set_threads(threads: int | None) -> None:
     """Set torch's threads, before anything is compiled: Inductor builds the number in."""
     if threads is None:
         return
-    if threads < 1:
-        raise checks.refuse("compare", "threads", f"is {threads}", "at least 1")
+    most = 4 * (os.cpu_count() or 1)
+    if not 1 <= threads <= most:
+        raise checks.refuse("workload", "threads", f"is {threads}", f"1 to {most} on this machine")
     torch.set_num_threads(threads)

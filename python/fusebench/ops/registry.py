@@ -283,7 +283,8 @@ def implementation(
 
     The function takes the op's arguments in the order of its schema (by position, every
     one of them, defaults filled in) and returns new tensors with the shapes, dtypes and strides
-    of the op's fake; it must not change its inputs or return one of them. torch.compile traces
+    of the op's fake; it must not change its inputs or return one of them, and it may keep weights
+    that it was given, but no addresses: between timed rounds weights move. torch.compile traces
     it as the opaque op `fusebench::<op>_<name>`, or with `triton=True` as a triton_op whose kernels
     (launched through torch.library.wrap_triton) Inductor sees. With `opaque=False` there is no
     torch op: torch.compile traces through the function, as through the reference.

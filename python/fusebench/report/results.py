@@ -100,10 +100,28 @@ def load(path: str | Path) -> Results:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"results: {path} is not JSON ({error})") from None
     version = data.get("schema") if isinstance(data, dict) else None
-    if version != SCHEMA or not isinstance(data.get("rows"), list):
+    if version != SCHEMA:
         raise checks.refuse("results", f"schema of {path}", f"is {version!r}", f"{SCHEMA}")
+    rows = data.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise checks.refuse("results", f"rows of {path}", "are of another kind", "a list of rows")
+    for name in ("environment", "settings"):
+        if not isinstance(data.get(name, {}), dict):
+            raise checks.refuse("results", f"{name} of {path}", f"is {data[name]!r}", "a table")
+    for row in rows:
+        samples = row.get("samples_ms") or []
+        good = isinstance(samples, list) and all(_positive(s) for s in samples)
+        if not good or not isinstance(row.get("variant", ""), str | None):
+            raise checks.refuse(
+                "results", f"a row of {path}", "is not as a study wrote it",
+                "a name as variant, and numbers above 0 as samples_ms",
+            )  # fmt: skip
     names = ("rows", "environment", "settings", "notes", "interrupted", "command")
     return Results(data.get("study", "?"), **{n: data[n] for n in names if n in data})
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
 
 
 def write(path: str | Path, text: str) -> None:

@@ -23,6 +23,10 @@ def without(*names: str) -> Callable[[F], F]:
     return leave_out
 
 
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) < 10 and int(text) >= 1
+
+
 class Numbers(click.ParamType):
     """`64,128` as a tuple; ValueError for what is not a list of numbers of at least 1."""
 
@@ -32,7 +36,7 @@ class Numbers(click.ParamType):
         if isinstance(value, tuple):
             return value
         items = value.split(",")
-        if not all(item.strip().isdecimal() and int(item) >= 1 for item in items):
+        if not all(_is_count(item.strip()) for item in items):
             option = f"--{param.name}" if param is not None else "numbers"
             raise checks.refuse(option, "the list", f"is {value!r}", "whole numbers like 64,128")
         return tuple(int(item) for item in items)

@@ -21,7 +21,7 @@ from fusebench.studies import options
 from fusebench.studies.ablate import plan_variant
 from fusebench.studies.compare import FACTS, SPEED, notes, race_variants, ratio
 from fusebench.studies.compare import rows as variant_rows
-from fusebench.variant import SITES, Mode, Variant
+from fusebench.variant import SITES, Mode, Plan, Variant
 
 ROUNDS = 40
 CONFIRMING = 2  # the race that decides has so many times the rounds of the one that searches
@@ -37,6 +37,7 @@ def choose(
     *,
     mode: str = "default",
     model: str = "seed",
+    impl: Sequence[str] = (),
     config: GPTConfig | None = None,
     batch: int = 1,
     seq: int = 128,
@@ -56,12 +57,15 @@ def choose(
     rounds against every single plan: the reference, and each implementation everywhere. It is
     chosen where it is surely faster than the fastest of them; otherwise that single plan is, so
     that the choice is never slower than the best single plan of the race that decided. The file
-    says what the race confirmed. The arguments are as for `compare`.
+    says what the race confirmed. impl: only these implementations; every one that can run here
+    where empty. The other arguments are as for `compare`.
     """
     set_threads(threads)
     workload = Workload(model, batch, seq, dtype, device, None, seed, config)
     under = Mode.parse(mode)
-    tried = {(site, name): plan_variant({site: name}, under) for site, name in candidates(workload)}
+    tried = {
+        (site, name): plan_variant({site: name}, under) for site, name in candidates(workload, impl)
+    }
     reference = plan_variant({}, under)
     first = race_variants(
         [reference, *tried.values()], workload, rounds=rounds, prepare=prepare, progress=progress
@@ -95,8 +99,8 @@ def choose(
             write_file(output, text)
             lines.append(f"written to {output}: fusebench compare --plan {output}")
     settings: dict[str, Any] = {
-        **workload.settings(), "mode": mode, "rounds": rounds, "seed": seed, "prepare": prepare,
-        **options.loaded(),
+        **workload.settings(), "impl": list(impl), "mode": mode, "rounds": rounds, "seed": seed,
+        "prepare": prepare, **options.loaded(),
     }  # fmt: skip
     settings["plan"] = None if best is None else str(finalists[best.name].plan)
     settings["confirmed"] = confirmed
@@ -137,12 +141,17 @@ def confirm(
     return best, {"why": why, **facts}
 
 
-def candidates(workload: Workload) -> list[tuple[str, str]]:
-    """Every (site, implementation) besides the reference that can run and be timed here."""
+def candidates(workload: Workload, impl: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Every (site, implementation) besides the reference that can run and be timed here.
+
+    impl: only these, where given.
+    """
+    for name in impl:
+        Plan.parse(name)  # refuses a name that nobody registered
     found = []
     for site in sites.FORWARD:
         for name in registry.names(SITES[site]):
-            if name == "reference":
+            if name == "reference" or (impl and name not in impl):
                 continue
             variant = plan_variant({site: name}, Mode())
             reason = unavailable(variant, workload.device.type, workload.torch_dtype)
@@ -229,6 +238,8 @@ def _value(value: Any) -> str:
 
 @click.command("choose")
 @click.option("-o", "--output", metavar="FILE.toml", help="Where the plan goes.")
+@click.option("--impl", metavar="NAME", multiple=True,
+              help="Only this one; repeatable. All that can run where not given.")  # fmt: skip
 @click.option("--mode", default="default", show_default=True, help="Of every variant.")
 @click.option("--no-prepare", is_flag=True, help="Do not let implementations pack weights.")
 @options.workload

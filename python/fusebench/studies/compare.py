@@ -176,7 +176,7 @@ def rows(variants: Sequence[Variant], race: Race, workload: Workload) -> list[di
                 "tokens_per_s": workload.tokens_per_call / m.median if m.timed else None,
                 "speedup_vs_eager": as_dict(ratio(m, eager)),
                 "speedup_vs_inductor": as_dict(over_inductor),
-                "verdict": verdict(m, over_inductor),
+                "verdict": None if m is inductor else verdict(m, over_inductor),
                 "best_inductor": m is inductor,
                 "plan": str(variant.plan),
                 "mode": str(variant.mode),

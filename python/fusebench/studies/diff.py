@@ -23,6 +23,7 @@ KEY = ("variant", "policy", "op", "site", "shape", "impl", "mode", "model", "bat
        "device", "threads", "text")  # fmt: skip
 OF_A_CONTESTANT = ("variant", "impl", "mode")
 YARDSTICKS = ("reference@eager", "reference@default")  # the first that both runs have
+NO_YARDSTICK = "no yardstick"
 PARTS_OF_A_VARIANT = ("site", "impl", "mode")  # say nothing that its name does not
 # Facts whose difference makes times incomparable, or at least explains them.
 MACHINE = ("cpu", "cpu_count", "threads", "gpus", "torch", "triton")
@@ -43,10 +44,10 @@ def diff(
 
     What is compared is the ratio to reference@eager (else reference@default) of the same run,
     where both runs have it: times of two runs differ by what the machine did meanwhile.
-    absolute: compare times all the same. threshold: a change smaller than this share is no
+    absolute: compare times instead. threshold: a change smaller than this share is no
     difference, and a regression is one whose 95% interval lies beyond it. A row that failed after
     and did not before is a regression, too.
-    Raises ValueError for files that are not results or share no rows.
+    Raises ValueError for files that are not results, or share no rows or no reference.
     """
     if not 0 <= threshold < 1:
         raise checks.refuse("diff", "threshold", f"is {threshold}", "a share in [0, 1)")
@@ -55,18 +56,32 @@ def diff(
     shared = [k for k in new_rows if k in old_rows]
     if not shared:
         raise checks.refuse("diff", "the files", "share no row", "results of the same study")
+    yardsticks = {k: None if absolute else _yardstick(k, old_rows, new_rows) for k in shared}
+    timed = [k for k in shared if _timed(old_rows[k], new_rows[k])]
+    if timed and not absolute and not any(yardsticks[k] for k in timed):
+        raise checks.refuse(
+            "diff", "the files", "share no race in which both timed a reference",
+            f"{' or '.join(YARDSTICKS)} in both, or --absolute",
+        )  # fmt: skip
     rows = []
     for name, k in zip(_names(shared), shared):
-        against = None if absolute else _yardstick(k, old_rows, new_rows)
-        row = compare_rows(old_rows[k], new_rows[k], threshold, against and (
-            old_rows[against], new_rows[against]
-        ))  # fmt: skip
+        against = yardsticks[k]
+        pair = against and (old_rows[against], new_rows[against])
+        row = compare_rows(old_rows[k], new_rows[k], threshold, pair, absolute)
         rows.append({"row": name, "against": against and against[0], **row})
-    lines = [f"x: times faster after than before; verdicts beyond {100 * threshold:.0f}%"]
-    if yardsticks := dict.fromkeys(row["against"] for row in rows if row["against"]):
-        lines.append(f"x is of the ratio to {', '.join(yardsticks)} in the same run")
-    if any(row["speedup"] and not row["against"] for row in rows):
-        lines.append("warning: x is of absolute times, which compare two hours of the machine too")
+    share = f"verdicts beyond {100 * threshold:.0f}%"
+    if absolute:
+        lines = [f"x: times faster after than before, in absolute time; {share}",
+                 "warning: absolute times compare two hours of the machine, too"]  # fmt: skip
+    else:
+        names = dict.fromkeys(row["against"] for row in rows if row["against"])
+        lines = [f"x: times faster after than before, each over {' or '.join(names) or 'nothing'} "
+                 f"of its own run (the yardstick); {share}"]  # fmt: skip
+    if any(row["verdict"] == NO_YARDSTICK for row in rows):
+        lines.append(f"{NO_YARDSTICK}: not timed together with a reference in both runs")
+    for name, each in (("before", old), ("after", new)):
+        if each.interrupted:
+            lines.append(f"warning: the run {name} was interrupted: its outputs were not verified")
     for what in MACHINE:
         values = old.environment.get(what), new.environment.get(what)
         if values[0] != values[1]:
@@ -76,7 +91,7 @@ def diff(
         ("before", [k for k in new_rows if k not in old_rows]),
     ):
         if missing:
-            lines.append(f"{len(missing)} rows have no counterpart {name}")
+            lines.append(f"no counterpart {name}: {', '.join(_names(missing))}")
     settings = {"threshold": threshold, "absolute": absolute}
     return Results("diff", rows, new.environment, settings, (TABLE,), lines)
 
@@ -99,13 +114,18 @@ def _yardstick(key: tuple, *runs: dict[tuple, dict[str, Any]]) -> tuple | None:
     for name in YARDSTICKS:
         for other in runs[0]:
             variant = str(other[0]).rpartition("=")[2]
-            samples = [
-                [run.get(k, {}).get("samples_ms") or () for run in runs] for k in (key, other)
-            ]
-            paired = all(a and len(a) == len(b) for a, b in zip(*samples))
+            rows = [(run.get(key, {}), run.get(other, {})) for run in runs]
+            paired = all(
+                _timed(row, yardstick) and len(row["samples_ms"]) == len(yardstick["samples_ms"])
+                for row, yardstick in rows
+            )
             if variant == name and race(other) == race(key) and paired:
                 return other
     return None
+
+
+def _timed(*rows: dict[str, Any]) -> bool:
+    return all(row.get("samples_ms") and not row.get("failure") for row in rows)
 
 
 def _names(keys: Sequence[tuple]) -> list[str]:
@@ -128,9 +148,12 @@ def _names(keys: Sequence[tuple]) -> list[str]:
 
 def compare_rows(
     old: dict[str, Any], new: dict[str, Any], threshold: float,
-    yardsticks: tuple[dict[str, Any], dict[str, Any]] | None = None,
+    yardsticks: tuple[dict[str, Any], dict[str, Any]] | None = None, absolute: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Both medians, the ratio with its interval, and the verdict. yardsticks: of old and new."""
+    """Both medians, the ratio with its interval, and the verdict. yardsticks: of old and new.
+
+    absolute: without yardsticks, too.
+    """
     row: dict[str, Any] = {
         **{name: new.get(name) for name in KEY},
         "before_ms": old.get("median_ms"),
@@ -144,8 +167,14 @@ def compare_rows(
         if row["regression"]:
             row["failure"] = new["failure"]
         return row
-    if not (old.get("samples_ms") and new.get("samples_ms")):
+    if old.get("failure"):
+        row.update(verdict="fixed", regression=False)
+        return row
+    if not _timed(old, new):
         row.update(verdict="passes" if "cases" in new else "not timed", regression=False)
+        return row
+    if not yardsticks and not absolute:
+        row.update(verdict=NO_YARDSTICK, regression=False)
         return row
     against = None
     if yardsticks:

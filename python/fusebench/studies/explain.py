@@ -157,9 +157,9 @@ def account(
     ]
     predicted = max(a - saved, 1e-9)
     lost = (
-        "more than in A: fusions lost at the ops' boundaries"
+        "more than in A: what fusions lose at the ops' boundaries"
         if between[1] > between[0]
-        else "no more than in A: nothing was lost at the ops' boundaries"
+        else "no more than in A: no sign of a loss at the ops' boundaries"
     )
     return [
         {"item": item, "ms": ms, "what": what}
@@ -169,7 +169,7 @@ def account(
             ("B, predicted", predicted, f"{a / predicted:.2f} times faster than A"),
             ("B, measured", b, f"{a / b:.2f} times faster than A"),
             ("unaccounted", b - predicted, "B took more (+) or less (-) than predicted"),
-            ("between sites, A", between[0], "what the sites alone do not add up to"),
+            ("between sites, A", between[0], "model less sites; < 0: alone they take longer"),
             ("between sites, B", between[1], lost),
             ("dispatch, A", dispatch[0], "entering handwritten ops, on empty inputs"),
             ("dispatch, B", dispatch[1], "the same; it is part of the sites' times as well"),

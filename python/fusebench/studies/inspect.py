@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import field as default
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
-from fusebench.bench import environment
+from fusebench.bench import environment, guard
 from fusebench.bench.contestant import unavailable
 from fusebench.bench.keep import Progress
+from fusebench.bench.sites import FORWARD
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.inspect import no_gpu, sites
 from fusebench.inspect.target import inspected_for
@@ -25,7 +26,7 @@ from fusebench.report.results import Results
 from fusebench.report.table import Column, field, fixed, percent, plural, render, size
 from fusebench.studies import options
 from fusebench.studies.arguments import Numbers, without
-from fusebench.variant import Variant
+from fusebench.variant import SITES, Variant
 
 # Whose kernels an implementation runs forward, as `resources` has them.
 RESOURCES_OF = {"triton": "triton", "triton_recompute": "triton", "cuda": "cuda"}
@@ -57,7 +58,6 @@ HANDWRITTEN: Sequence[Column] = (
 GRAPH: Sequence[Column] = (
     field("site", "captured for", left=True),
     field("count", "ops"),
-    field("ops", "", left=True),
 )
 
 
@@ -124,7 +124,12 @@ def inspect(
     for i, v in enumerate(chosen):
         progress(f"compiling and watching {v}", i / len(chosen))
         chrome = Path(trace) if trace and i == 0 else None
-        looked.append(inspected(v, workload, lengths=lengths, prepare=prepare, trace=chrome))
+        try:
+            looked.append(inspected(v, workload, lengths=lengths, prepare=prepare, trace=chrome))
+        except (OSError, ValueError):
+            raise
+        except Exception as error:  # the variant's own
+            raise ValueError(f"inspect: {v} failed: {guard.reason(error)}") from error
     notes = [_about(workload), *_save(looked, code)]
     if trace is not None:
         notes.append(f"Chrome trace of {looked[0].variant} in {trace} (open it in Perfetto)")
@@ -146,7 +151,11 @@ def _for_target(
     gpu = no_gpu.target(target)
     progress(f"compiling {chosen[0]} for {target}", 0.0)
     looked = [inspected_for(chosen[0], workload, target)]
-    used = [i for v in chosen for i in v.plan.implementations() if i.name in RESOURCES_OF]
+    forward = {SITES[site] for site in FORWARD}
+    used = [
+        i for v in chosen for i in v.plan.implementations()
+        if i.name in RESOURCES_OF and i.op in forward
+    ]  # fmt: skip
     handwritten = []
     if used:
         from fusebench.studies.resources import resources
@@ -158,15 +167,15 @@ def _for_target(
         handwritten = [
             {**row, "failure": None}
             for row in found
-            if (row["op"], row["impl"]) in wanted
-            and not any(word in row["size"] for word in ("backward", "training"))
+            if (row["op"], row["impl"]) in wanted and runs(row["size"], workload)
         ]
     s = workload.settings()
     notes = [
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, for {target} "
         f"({gpu.name}), which need not be here: nothing ran. in, out: bytes over all calls as "
         "Inductor counts them; regs, spills, shared: the most over the configurations that the "
-        "GPU would choose from.",
+        "GPU would choose from. Of the handwritten kernels those that this model may run at this "
+        "size; `fusebench resources` has all.",
         "The SDPA backend is the one PyTorch prefers for this dtype; it decides on the GPU.",
         *_save(looked, code),
     ]
@@ -177,6 +186,24 @@ def _for_target(
         "inspect", rows, environment.environment(), settings, (COMPILED,), notes, looked=looked,
         handwritten=handwritten,
     )  # fmt: skip
+
+
+def runs(size: str, workload: Workload) -> bool:
+    """Whether a forward pass of the workload may run a kernel that `resources` has under `size`.
+
+    Its words: decode, short or long (how many rows a product has), the norm, d<head_dim>, causal.
+    """
+    from fusebench.triton_kernels.configs import rows_class
+
+    words, config = set(size.split()), workload.config
+    of_rows = rows_class(workload.batch * workload.seq)
+    heads = {w for w in words if w[:1] == "d" and w[1:].isdecimal()}
+    others = {"backward", "training", "full", "decode", "short", "long", "layernorm", "rmsnorm"}
+    power = 1 << (config.head_dim - 1).bit_length()
+    if config.head_dim == power:
+        others.add("gathered")  # heads of other dimensions
+    heads -= {f"d{config.head_dim}", f"d{max(64, power)}"}
+    return not heads and not words & (others - {of_rows, config.norm})
 
 
 def _save(looked: Sequence[Inspected], code: str | Path | None) -> list[str]:
@@ -207,13 +234,14 @@ def section(looked: Inspected, width: int) -> str:
     lines = [paragraph(title, width)]
     for graph in seen.graphs:
         lines.append(f"\nGraph {graph.id}, {short(graph.where)}")
-        lines.append(render(captured(graph.ops), [GRAPH], width=width))
+        lines += described(captured(graph.ops), GRAPH, width, lambda row: row["ops"])
     lines += [paragraph(f"break at {short(b.where)}: {b.reason}", width) for b in seen.breaks]
     lines += [
         paragraph(f"recompile {r.graph} of {short(r.where)}: {r.reason}", width)
         for r in seen.recompiles
     ]
-    lines += ["", *kernels(looked.rows, KERNELS if looked.profile else COMPILED, width)]
+    columns = KERNELS if looked.profile else COMPILED
+    lines += ["", *described(looked.rows, columns, width, computes)]
     if looked.profile is None:
         return "\n".join(lines)
     attention = looked.profile.attention()
@@ -224,18 +252,25 @@ def section(looked: Inspected, width: int) -> str:
     return "\n".join(lines)
 
 
-def kernels(rows: Sequence[dict[str, Any]], columns: Sequence[Column], width: int) -> list[str]:
-    """Two lines a kernel: its figures, and what it computes for which sites."""
+def described(
+    rows: Sequence[dict[str, Any]], columns: Sequence[Column], width: int,
+    text: Callable[[dict[str, Any]], str],
+) -> list[str]:  # fmt: skip
+    """A table with lines below each row that say what it is."""
+    if not rows:
+        return []
     heading, rule, *lines = render(rows, [columns], width=width).splitlines()
     result = [heading, rule]
     for line, row in zip(lines, rows):
-        ops = ", ".join(op.removeprefix("aten.") for op in row["ops"])
-        text = f"{', '.join(row['sites']) or 'the model'}: {ops}"
-        result += [
-            line,
-            textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "),
-        ]
+        more = textwrap.fill(text(row), width, initial_indent="    ", subsequent_indent="    ")
+        result += [line, more]
     return result
+
+
+def computes(row: dict[str, Any]) -> str:
+    """What a kernel computes, and for which sites."""
+    ops = ", ".join(op.removeprefix("aten.") for op in row["ops"])
+    return f"{', '.join(row['sites']) or 'the model'}: {ops}"
 
 
 def captured(ops: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -294,7 +329,7 @@ def _about(workload: Workload) -> str:
     return (
         f"{s['model']}, batch {s['batch']}, {s['seq']} tokens, {s['dtype']}, {s['device']}, "
         f"{plural(s['threads'], 'thread')}. in, out: bytes over all calls as Inductor counts them; "
-        "time: share of the profiled time, a lead and not a measurement."
+        "time: share of the profiled time, a lead and not a measurement; -: the profiler saw none."
     )
 
 

@@ -236,7 +236,7 @@ def site_rows(
                 **limits(site, m, workload),
                 "speedup_vs_eager": as_dict(ratio(m, eager)),
                 "speedup_vs_inductor": as_dict(over_inductor),
-                "verdict": verdict(m, over_inductor),
+                "verdict": None if m is inductor else verdict(m, over_inductor),
                 **workload.settings(),
             }
         )

@@ -55,7 +55,11 @@ def accounts(sources: Sequence[Source]) -> Iterator[Section]:
             steps = [
                 Step(f"A: {a}", ends[0], True),
                 *(
-                    Step(row["site"], -row["saves_ms"], sure=_sure(row["alone"]))
+                    Step(
+                        row["site"],
+                        -row["saves_ms"],
+                        sure=bool(row["alone"]) and _sure(row["alone"]),
+                    )
                     for row in sites
                     if row.get("saves_ms") is not None
                 ),
