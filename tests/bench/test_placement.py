@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,3 +104,15 @@ def test_a_race_moves_weights_in_every_round():
     )
     (found,) = measure(task, [(c.name, lambda: c)], rounds=7).measurements
     assert found.failure is None and found.placements == 7 and not found.still
+
+
+def test_the_tool_that_counts_false_verdicts():
+    path = Path(__file__).parents[2] / "tools" / "false_verdicts.py"
+    spec = importlib.util.spec_from_file_location("false_verdicts", path)
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    workload = Workload("tiny", 1, 8, custom=CONFIG, device_name="cpu")
+    found = tool.race(Variant.parse("reference@eager"), workload, builds=3, rounds=6)
+    assert [m.placements for m in found.timed] == [6, 6, 6, 0, 0, 0]
+    for (kind, wrong, pairs, spread), expected in zip(tool.count(found), tool.KINDS):
+        assert kind == expected and 0 <= wrong <= pairs == 3 and spread >= 1

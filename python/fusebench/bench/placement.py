@@ -18,10 +18,10 @@ class Placement:
     """Moves the weights of one contestant.
 
     Which weights push each other out of a cache depends on the pages they were given. With weights
-    about as large as the second-level cache, one build of a variant in some forty was 15 % slower
-    than its twins for that alone, as long as it lived. Drawn anew in every round, a bad place is
-    noise like any other, and within what the interval covers (Curtsinger and Berger, "Stabilizer:
-    statistically sound performance evaluation", ASPLOS 2013).
+    about as large as the second-level cache, the slowest of eight builds of one variant took 4 to
+    31 % longer than the fastest, as long as they lived (tools/false_verdicts.py). Drawn anew in
+    every round, a bad place is noise like any other, which the interval covers (Curtsinger and
+    Berger, "Stabilizer: statistically sound performance evaluation", ASPLOS 2013).
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:

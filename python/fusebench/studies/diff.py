@@ -74,9 +74,9 @@ def diff(
         lines = [f"x: times faster after than before, in absolute time; {share}",
                  "warning: absolute times compare two hours of the machine, too"]  # fmt: skip
     else:
-        names = dict.fromkeys(row["against"] for row in rows if row["against"])
-        lines = [f"x: times faster after than before, each over {' or '.join(names) or 'nothing'} "
-                 f"of its own run (the yardstick); {share}"]  # fmt: skip
+        over = " or ".join({r["against"]: None for r in rows if r["against"]} or YARDSTICKS)
+        lines = [f"x: times faster after than before, each over {over} of its own run (the "
+                 f"yardstick); {share}"]  # fmt: skip
     if any(row["verdict"] == NO_YARDSTICK for row in rows):
         lines.append(f"{NO_YARDSTICK}: not timed together with a reference in both runs")
     for name, each in (("before", old), ("after", new)):
