@@ -12,7 +12,8 @@ import fusebench
 
 def supports(x, w_gate_up, *rest):
     """Why this call is not served, or None. Refuse early what your kernel cannot do."""
-    return "F must be even" if w_gate_up.shape[0] % 4 else None
+    hidden = w_gate_up.shape[0] // 2
+    return f"F is {hidden}, expected an even number" if hidden % 2 else None
 
 
 @fusebench.implementation(
@@ -25,7 +26,12 @@ def supports(x, w_gate_up, *rest):
 def swiglu_ffn(
     x, w_gate_up, w_down, b_gate_up, b_down, norm, norm_weight, norm_bias, eps, residual
 ):
-    """The op's arguments, all of them, in the order of its schema; every default is filled in."""
+    """The op's arguments, all of them, in the order of its schema; every default is filled in.
+
+    x, residual: [..., C]. w_gate_up: [2 F, C], gate rows first. w_down: [C, F]. norm: None,
+    "layernorm" or "rmsnorm" over C. Biases, norm_weight, norm_bias and residual may be None.
+    help(fusebench.ops.swiglu_ffn) says what it computes.
+    """
     n = x
     if norm == "layernorm":
         n = F.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps)

@@ -292,6 +292,10 @@ def test_an_unknown_study_is_shown_as_it_is():
         ),
         (examples.check(), "fusebench check sdpa"),
         (
+            Results("choose", [], {}, {"model": "seed", "impl": ["cpp", "flex"], "rounds": 8}),
+            "fusebench choose --model seed --impl cpp --impl flex --rounds 8",
+        ),
+        (
             examples.shapes(),
             "fusebench shapes reference@default --model seed --batch 1 --dtype float32 "
             "--device cpu --threads 2 --lengths 64,128,256 --rounds 20 --policy automatic "

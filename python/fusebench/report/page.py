@@ -23,7 +23,7 @@ ARGUMENTS = {
     "bindings": ("op",), "check": ("op",), "shapes": ("variants",), "compile-cost": ("variants",),
 }  # fmt: skip
 OPTIONS = {"sites": "at", "policies": "policy"}  # settings whose option has another name
-REPEATED = {"policies", "shape", "with"}  # settings whose option is given once for each value
+REPEATED = {"policies", "shape", "with", "impl"}  # of a list: the option once for each value
 OUTCOMES = {"skipped", "plan", "confirmed", "crossovers"}  # what happened, not what was asked
 PASSING = {"time", "load", "noise"}  # facts that differ from run to run on one machine
 
@@ -145,7 +145,7 @@ def command(results: Results) -> str:
     settings.pop("prepare", None)
     for name, value in settings.items():
         option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
-        if name in REPEATED:
+        if name in REPEATED and not isinstance(value, str):
             words += [word for each in value for word in (option, str(each))]
         elif isinstance(value, (list, tuple)):
             words += [option, ",".join(map(str, value))]
