@@ -14,8 +14,9 @@ from itertools import combinations
 import click
 
 from fusebench.bench.contestant import Contestant, from_variant
-from fusebench.bench.measure import Measurement, Race, Task, compared, measure
+from fusebench.bench.measure import Measurement, Race, compared, measure
 from fusebench.bench.workload import DTYPES, Workload
+from fusebench.studies.compare import model_task
 from fusebench.variant import Variant
 
 KINDS = ("moving", "staying")
@@ -29,14 +30,9 @@ def race(variant: Variant, workload: Workload, builds: int, rounds: int) -> Race
         stays = name.startswith("staying")
         return replace(contestant, module=None) if stays else contestant  # without one, none moves
 
-    task = Task(
-        workload.tokens,
-        reference=lambda tokens: workload.reference(tokens)["logits"],
-        truth=lambda tokens: workload.oracle(tokens)["logits"],
-        device=workload.device,
-    )
     names = [f"{kind} {i + 1}" for kind in KINDS for i in range(builds)]
-    return measure(task, [(n, lambda n=n: build(n)) for n in names], rounds=rounds)
+    entrants = [(n, lambda n=n: build(n)) for n in names]
+    return measure(model_task(workload), entrants, rounds=rounds)
 
 
 def count(found: Race) -> Iterator[tuple[str, int, int, float]]:

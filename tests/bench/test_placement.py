@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import importlib.util
 from pathlib import Path
 
@@ -12,10 +11,12 @@ import torch
 
 from fusebench.bench import placement, statistics
 from fusebench.bench.contestant import from_variant
-from fusebench.bench.measure import Measurement, Task, compared, measure
+from fusebench.bench.measure import Measurement, compared, measure
 from fusebench.bench.placement import Placement
 from fusebench.bench.workload import Workload
 from fusebench.model import GPTConfig
+from fusebench.ops import registry
+from fusebench.studies.compare import model_task
 from fusebench.variant import Variant
 
 CONFIG = GPTConfig(vocab_size=64, n_embed=64, num_heads=2, num_layers=1, max_seq_len=16)
@@ -65,10 +66,9 @@ def test_a_weight_with_two_names_is_moved_once():
 
 @pytest.mark.parametrize("text", ["reference@eager", "reference@default", "cpp@default"])
 def test_compiled_code_finds_weights_that_moved(text):
-    try:
-        c, workload = contestant(text)
-    except ValueError as error:  # an installation without the compiled part
-        pytest.skip(str(error))
+    if text.startswith("cpp") and (reason := registry.get("sdpa", "cpp").unavailable()):
+        pytest.skip(f"no cpp: {reason}")
+    c, workload = contestant(text)
     tokens = workload.tokens(1)
     with c.compiling():
         first = c.call(*tokens).clone()
@@ -87,22 +87,16 @@ def test_frozen_weights_stay_and_verdicts_on_them_need_more():
     assert not c.move() and c.still
     samples = [1.0, 1.01, 0.99, 1.005, 0.995, 1.0]
     moved = Measurement("moved", samples=[s / 1.03 for s in samples])
-    still = Measurement("still", samples=samples, still=True)
+    still = Measurement("still", samples=samples, contestant=c)
     assert compared(moved, still).verdict() == "no difference"
-    assert compared(moved, dataclasses.replace(still, still=False)).verdict() == "faster"
+    assert compared(moved, Measurement("loose", samples=samples)).verdict() == "faster"
     assert compared(Measurement("fast", samples=[s / 2 for s in samples]), still).low > 1.9
     assert statistics.STILL_MARGIN > statistics.MARGIN
 
 
 def test_a_race_moves_weights_in_every_round():
     c, workload = contestant()
-    task = Task(
-        workload.tokens,
-        reference=lambda tokens: workload.reference(tokens)["logits"],
-        truth=lambda tokens: workload.oracle(tokens)["logits"],
-        device=workload.device,
-    )
-    (found,) = measure(task, [(c.name, lambda: c)], rounds=7).measurements
+    (found,) = measure(model_task(workload), [(c.name, lambda: c)], rounds=7).measurements
     assert found.failure is None and found.placements == 7 and not found.still
 
 

@@ -46,8 +46,7 @@ class Task:
 class Measurement:
     """What became of one contestant. Seconds are per call, one sample per round, none dropped.
 
-    placements: how often its weights were moved in memory. still: they stay in one place although
-    it matters, because compiled code holds them.
+    placements: how often its weights were moved in memory.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Measurement:
     peak_bytes: int | None = None
     calls_per_sample: int | None = None
     placements: int = 0
-    still: bool = False
     steady: bool | None = None
     samples: list[float] = field(default_factory=list)
     host_samples: list[float] = field(default_factory=list)
@@ -75,6 +73,11 @@ class Measurement:
     @property
     def median(self) -> float:
         return statistics.median(self.samples)
+
+    @property
+    def still(self) -> bool:
+        """Whether its weights stay in one place although it matters: compiled code holds them."""
+        return self.contestant is not None and self.contestant.still
 
     def fail(self, reason: str, detail: str | None = None) -> None:
         self.verified, self.failure, self.detail = False, reason, detail
@@ -356,7 +359,6 @@ def _race(
         for m in racing.values():
             if not m.failure and m.contestant:
                 m.placements += m.contestant.move()
-                m.still = m.contestant.still
         numbers[:] = [answers.new() for _ in range(calls + 1)]
         return [answers.inputs(n) for n in numbers]
 

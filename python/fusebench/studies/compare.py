@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,16 @@ def from_plan(path: str | Path) -> Variant:
     return Variant(*read_plan(path))
 
 
+def model_task(workload: Workload) -> Task:
+    """Tokens to logits, as the reference GPT does it."""
+    return Task(
+        workload.tokens,
+        reference=lambda tokens: workload.reference(tokens)["logits"],
+        truth=lambda tokens: workload.oracle(tokens)["logits"],
+        device=workload.device,
+    )
+
+
 def race_variants(
     variants: Sequence[Variant], workload: Workload, *, rounds: int = ROUNDS, prepare: bool = True,
     progress: Progress = lambda stage, done: None,
@@ -145,11 +156,8 @@ def race_variants(
 
         return str(variant), build
 
-    task = Task(
-        workload.tokens,
-        reference=lambda tokens: workload.reference(tokens)["logits"],
-        truth=lambda tokens: workload.oracle(tokens)["logits"],
-        device=workload.device,
+    task = replace(
+        model_task(workload),
         flops=sites.model_flops(workload),
         limit=machine.peak_flops(workload.device, dtype),
     )

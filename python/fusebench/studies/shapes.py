@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fusebench.bench import environment, guard
 from fusebench.bench.contestant import Contestant, model_of, own_code, unavailable
-from fusebench.bench.measure import Progress, Race, Task, compared, measure
+from fusebench.bench.measure import Progress, Race, compared, measure
 from fusebench.bench.workload import Workload, set_threads
 from fusebench.inspect import capture
 from fusebench.model import GPTConfig
@@ -26,7 +26,7 @@ from fusebench.report.results import Results
 from fusebench.report.table import Column, fixed, significant
 from fusebench.studies import options
 from fusebench.studies.arguments import Numbers, without
-from fusebench.studies.compare import handwritten, notes, parse
+from fusebench.studies.compare import handwritten, model_task, notes, parse
 from fusebench.variant import Variant
 
 ROUNDS = 20
@@ -218,14 +218,9 @@ def _race(entrants: Sequence[Entrant], workload: Workload, rounds: int) -> Race:
 
         return built
 
-    task = Task(
-        workload.tokens,
-        reference=lambda tokens: workload.reference(tokens)["logits"],
-        truth=lambda tokens: workload.oracle(tokens)["logits"],
-        device=workload.device,
-    )
     return measure(
-        task, [(e.name, build(e)) for e in entrants], rounds=rounds, seed=workload.seed
+        model_task(workload), [(e.name, build(e)) for e in entrants], rounds=rounds,
+        seed=workload.seed,
     )  # fmt: skip
 
 

@@ -55,11 +55,7 @@ def accounts(sources: Sequence[Source]) -> Iterator[Section]:
             steps = [
                 Step(f"A: {a}", ends[0], True),
                 *(
-                    Step(
-                        row["site"],
-                        -row["saves_ms"],
-                        sure=bool(row["alone"]) and _sure(row["alone"]),
-                    )
+                    Step(row["site"], -row["saves_ms"], sure=_sure(row["alone"]))
                     for row in sites
                     if row.get("saves_ms") is not None
                 ),
@@ -85,6 +81,6 @@ def accounts(sources: Sequence[Source]) -> Iterator[Section]:
         yield section
 
 
-def _sure(ratio: Mapping[str, float]) -> bool:
-    """Whether an interval leaves out that nothing changed."""
-    return ratio["low"] > 1 or ratio["high"] < 1
+def _sure(ratio: Mapping[str, float] | None) -> bool:
+    """Whether an interval leaves out that nothing changed; None where a site is the same twice."""
+    return ratio is not None and (ratio["low"] > 1 or ratio["high"] < 1)
